@@ -1,0 +1,61 @@
+"""Errors a user can act on. Every one says what failed, why, and what to do next."""
+
+from __future__ import annotations
+
+
+class ToolkitError(Exception):
+    """Base of every error this project raises on purpose.
+
+    Args:
+        what: What could not be done, naming the object (one sentence).
+        why: The measured cause, with numbers and units. May be empty.
+        fix: What to do next, as commands or settings. Never empty.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", fix: str) -> None:
+        self.what, self.why, self.fix = what, why, fix
+        super().__init__("\n".join(filter(None, [what, why and f"  why: {why}", f"  fix: {fix}"])))
+
+    def as_json(self) -> dict[str, object]:
+        """The object `--json` prints: {"error": {"what", "why", "fix", "code"}}."""
+        return {"error": {"what": self.what, "why": self.why, "fix": self.fix, "code": self.exit_code}}
+
+
+class UsageError(ToolkitError):
+    """The request itself cannot be right: an unknown name, a limit of zero, flags that contradict."""
+
+    exit_code = 2
+
+
+class BudgetError(ToolkitError):
+    """The work cannot be done inside the stated memory, disk, energy or thermal budget."""
+
+    exit_code = 3
+
+
+class FormatError(ToolkitError):
+    """A file is not what it says it is: wrong magic, missing tensor, bad checksum."""
+
+    exit_code = 4
+
+
+class UnsupportedModelError(FormatError):
+    """A checkpoint is sound, but this version cannot convert it; the text names what would be needed."""
+
+
+class BackendUnavailableError(ToolkitError):
+    """A backend is known, but its library or its accelerator is not on this device."""
+
+    exit_code = 5
+
+
+class FidelityError(ToolkitError):
+    """A converted model does not answer like its checkpoint: a gate failed, nothing was published."""
+
+    exit_code = 6
+
+
+class EngineError(ToolkitError):
+    """An engine refused or failed while it ran; the text carries the engine's own last message."""

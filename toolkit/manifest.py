@@ -1,0 +1,93 @@
+"""manifest.json: what a bundle states about itself. The only thing two rooms share.
+
+Schema and meaning of each field: docs/formats/manifest.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import FormatError
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+MAX_MANIFEST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One native file of a bundle: a path relative to the bundle, its size and its SHA-256 in hex."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """Where the weights came from: as asked (`uri`), pinned (`revision`), and what was read (`sha256` by file name)."""
+
+    uri: str
+    revision: str | None = None
+    sha256: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LicenseRecord:
+    """SPDX id or the terms' own name, the page that holds it, and when the user accepted it (ISO 8601), if asked."""
+
+    id: str
+    url: str | None = None
+    accepted_at: str | None = None
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How the bundle answers beside its checkpoint. KL in nats per token; shares in 0..1; perplexities are exp(mean NLL)."""
+
+    n_tokens: int
+    kl_mean: float
+    kl_p99: float
+    top1_agreement: float
+    perplexity: float
+    reference_perplexity: float
+    max_abs_logit_error: float
+    greedy_tokens_equal: int
+    greedy_tokens_compared: int
+    verdict: str  # "pass" | "fail" | "reported" | "not verified"
+    gates: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def perplexity_ratio(self) -> float:
+        return self.perplexity / self.reference_perplexity
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything a runtime must know before it opens a native file."""
+
+    name: str
+    target: str  # "litert" | "mlx" | "onnx" | "gguf"
+    recipe: dict[str, Any]  # the recipe as data, and what this target made of it
+    spec: dict[str, Any]  # ModelSpec as data
+    source: SourceRecord
+    license: LicenseRecord
+    context_length: int
+    chat: bool
+    chat_template: str | None
+    tokenizer: dict[str, Any]  # {"kind": "sentencepiece" | "huggingface", "verified_texts": n, ...}
+    stop_token_ids: tuple[int, ...]
+    bits_per_weight: float
+    files: tuple[FileRecord, ...]
+    tools: dict[str, str]  # distribution -> version that wrote the bundle
+    created_at: str
+    memory: dict[str, Any] = field(default_factory=dict)  # parts of the memory model, bytes
+    fidelity: Fidelity | None = None
+    entry: str = ""  # the file an engine opens, one of `files`
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False, sort_keys=True) + "\n"

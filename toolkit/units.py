@@ -1,0 +1,43 @@
+"""Sizes with units, read and printed in one place. Stored numbers are always plain bytes."""
+
+from __future__ import annotations
+
+import re
+
+from toolkit.errors import UsageError
+
+_FACTORS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6}
+_BY_LOWER = {name.lower(): factor for name, factor in _FACTORS.items()}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read a size such as `1.2GiB`, `380 MB` or `1024` into bytes.
+
+    `GB` is refused: half of the field means 10^9 with it and the other half 2^30.
+
+    Raises:
+        UsageError: The text is no size, its unit is unknown or ambiguous, or it is zero.
+    """
+    match = _SIZE.fullmatch(str(text))
+    unit = match.group(2).lower() if match else None
+    if match is None or unit not in _BY_LOWER:
+        raise UsageError(
+            f"{text!r} is not a size",
+            why=f"known units are {', '.join(name for name in _FACTORS if name)}; GB is ambiguous (10^9 or 2^30)",
+            fix="write it like 512MiB, 1.2GiB or 300000000",
+        )
+    size = int(float(match.group(1)) * _BY_LOWER[unit])
+    if size <= 0:
+        raise UsageError(f"a size of {text!r} leaves nothing to work in", why="it is 0 bytes", fix="use 1MiB or more")
+    return size
+
+
+def format_bytes(size: int) -> str:
+    """Print bytes for people: `3.09 GiB`, `79.4 MiB`, `512 B` (binary units, three digits)."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
