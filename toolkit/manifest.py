@@ -87,6 +87,7 @@ class Manifest:
     memory: dict[str, Any] = field(default_factory=dict)  # parts of the memory model, bytes
     fidelity: Fidelity | None = None
     entry: str = ""  # the file an engine opens, one of `files`
+    conversion_key: str = ""  # hash of checkpoint, target, recipe, options and tools: the same key means the same bundle
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:

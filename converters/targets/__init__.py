@@ -1,0 +1,38 @@
+"""The targets by name. To add one: a module with a `TARGET` and a line here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from toolkit.errors import BackendUnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from converters.targets.base import Target
+
+TARGETS: dict[str, str] = {
+    "litert": "converters.targets.litert",
+}
+
+
+def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
+    """Import a target on use.
+
+    Raises:
+        UsageError: No target has this name.
+        BackendUnavailableError: The target exists, but a library it imports is not installed.
+    """
+    if name not in registry:
+        raise UsageError(f"there is no target {name!r}", why=f"known targets are {', '.join(sorted(registry))}", fix="give one of them to --to")
+    try:
+        module = importlib.import_module(registry[name])
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "converters", "toolkit"):
+            raise
+        raise BackendUnavailableError(
+            f"the {name} target cannot be used here", why=f"it needs {missing}, which is not installed", fix="pip install 'ondevice-toolkit[convert]'"
+        ) from error
+    target: Target = module.TARGET
+    return target

@@ -1,0 +1,117 @@
+"""What a target is: the one contract between the pipeline and each native format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from converters.progress import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from converters.checkpoint import Checkpoint
+    from converters.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What a conversion was asked for, beyond source, targets and recipes.
+
+    Args:
+        context_length: Tokens (prompt and answer) the bundle must be able to hold.
+        prefill_lengths: Prompt chunk lengths the graph is lowered for, shortest first.
+        is_lean: Take the path with the smaller peak memory, even if it is slower. The bytes written must not
+            depend on it, so it is no part of a cache key.
+    """
+
+    context_length: int = 2048
+    prefill_lengths: tuple[int, ...] = (16, 128, 512)
+    is_lean: bool = False
+
+    def key(self) -> dict[str, Any]:
+        """The options that change what is written; hashed with the checkpoint into the name of a cached stage."""
+        return {name: value for name, value in asdict(self).items() if name != "is_lean"}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a conversion is going to need, worked out from the checkpoint's header before any work.
+
+    Args:
+        disk_bytes: Scratch in the work folder at its fullest: what `lower` and one `quantize` leave and hold, without
+            the Hugging Face directory and without the finished bundles (the pipeline adds both).
+        peak_memory_bytes: Peak RSS over all stages and child processes alive at the same time.
+        warm_peak_memory_bytes: The same when `lower` is already in the cache; None means as much as cold.
+    """
+
+    disk_bytes: int
+    peak_memory_bytes: int
+    warm_peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What `assemble` put into a bundle folder, as the manifest will state it.
+
+    Args:
+        entry: The file an engine opens, relative to the bundle folder, with forward slashes.
+        tokenizer: {"kind": "sentencepiece" | "huggingface", "verified_texts": n, ...}.
+        chat: Whether the bundle has a chat template that was proven against the checkpoint's.
+        chat_template: The template as the target's runtime gets it; None for a base model.
+        bits_per_weight: Measured on the written file: bits of all weight buffers (codes, scales, zero points)
+            over the checkpoint's parameters, a tied table counted once. Never computed from the recipe.
+        memory: Parts of the memory model, in bytes.
+        stop_token_ids: Every token that ends an answer.
+        as_written: What this target made of the recipe, e.g. {"linear": "int4 symmetric, fp16 scales"}.
+    """
+
+    entry: str
+    tokenizer: dict[str, Any]
+    chat: bool
+    chat_template: str | None
+    bits_per_weight: float
+    memory: dict[str, Any]
+    stop_token_ids: tuple[int, ...]
+    as_written: dict[str, Any] = field(default_factory=dict)
+
+
+class Target(Protocol):
+    """One native format. A module of this package exposes an instance as `TARGET`; heavy imports stay inside methods.
+
+    Every folder a method gets is empty, private to it and on disk; a method that fails or is killed may leave anything
+    there, the pipeline removes it. Paths that a method returns lie inside the folder it was given.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word of `--to`, of the manifest and of the bundle's name."""
+
+    def tools(self) -> Mapping[str, str]:
+        """Distribution -> version of what writes the files; part of every cache key. Imports nothing heavy."""
+
+    def check(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
+        """Refuse, before any work, what this target cannot write or would write wrongly.
+
+        Raises:
+            UnsupportedModelError: The architecture cannot be lowered to this target.
+            UsageError: A recipe or option this target would ignore or break.
+            BackendUnavailableError: A library this target needs is not installed.
+        """
+
+    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
+        """Arithmetic on the header, no weights read; honours `options.is_lean`."""
+
+    def lower(self, checkpoint: Checkpoint, hf_dir: Path, options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+        """Write the float model once, for every recipe: returns a file or folder inside `workdir`, cached by the pipeline."""
+
+    def quantize(self, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+        """Write the native weights of one recipe: returns a file or folder inside `workdir`. `lowered` is read only."""
+
+    def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
+        """Write the native files of a bundle into `bundle_dir`. `model` (from `quantize`) is read only."""
+
+    def logits(self, model: Path, token_windows: Iterable[Sequence[int]]) -> Iterator[np.ndarray]:
+        """Run the native model over each window: one (n_tokens, vocab_size) float32 array per window, in order."""
