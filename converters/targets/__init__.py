@@ -24,7 +24,9 @@ def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
         BackendUnavailableError: The target exists, but a library it imports is not installed.
     """
     if name not in registry:
-        raise UsageError(f"there is no target {name!r}", why=f"known targets are {', '.join(sorted(registry))}", fix="give one of them to --to")
+        raise UsageError(
+            f"there is no target {name!r}", why=f"known targets are {', '.join(sorted(registry))}", fix="give one of them to --to"
+        )
     try:
         module = importlib.import_module(registry[name])
     except ModuleNotFoundError as error:
@@ -32,7 +34,9 @@ def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
         if missing in ("", "converters", "toolkit"):
             raise
         raise BackendUnavailableError(
-            f"the {name} target cannot be used here", why=f"it needs {missing}, which is not installed", fix="pip install 'ondevice-toolkit[convert]'"
+            f"the {name} target cannot be used here",
+            why=f"it needs {missing}, which is not installed",
+            fix="pip install 'ondevice-toolkit[convert]'",
         ) from error
     target: Target = module.TARGET
     return target
