@@ -59,3 +59,7 @@ class FidelityError(ToolkitError):
 
 class EngineError(ToolkitError):
     """An engine refused or failed while it ran; the text carries the engine's own last message."""
+
+
+class SourceUnavailableError(ToolkitError):
+    """A source of weights cannot be had now: no network, a gated page, a withdrawn file. Another source may do."""
