@@ -1,20 +1,21 @@
 """manifest.json: what a bundle states about itself. The only thing two rooms share.
 
-Schema and meaning of each field: docs/formats/manifest.md.
+Schema and meaning of each field: docs/formats/manifest.md. Reading one: `toolkit.manifest_reader`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
-
-from toolkit.errors import FormatError
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 4 * 2**20
+SEAL_FIELD = "manifest_sha256"
+EMPTY_SEAL = "0" * 64
 
 
 @dataclass(frozen=True)
@@ -90,5 +91,39 @@ class Manifest:
     conversion_key: str = ""  # hash of checkpoint, target, recipe, options and tools: the same key means the same bundle
     schema_version: int = SCHEMA_VERSION
 
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Read what `to_json` wrote, checking every field.
+
+        Raises:
+            FormatError: It is damaged, from a newer version, or says something impossible.
+        """
+        from toolkit.manifest_reader import read_manifest
+
+        return read_manifest(text)
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+        """The text of manifest.json, with its own SHA-256 in `manifest_sha256` (see `seal_of`).
+
+        A fidelity figure that is not finite becomes null, which JSON can say; it is read back as NaN.
+
+        Raises:
+            ValueError: Any other number is NaN or infinite.
+        """
+        data = {**asdict(self), SEAL_FIELD: EMPTY_SEAL}
+        if self.fidelity is not None:
+            data["fidelity"] = {name: value if _is_sayable(value) else None for name, value in data["fidelity"].items()}
+        text = json.dumps(data, indent=2, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
+        return text.replace(f'"{SEAL_FIELD}": "{EMPTY_SEAL}"', f'"{SEAL_FIELD}": "{seal_of(text, EMPTY_SEAL)}"')
+
+
+def _is_sayable(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def seal_of(text: str, seal: str) -> str:
+    """SHA-256 in hex of a manifest's UTF-8 text with its `manifest_sha256`, now `seal`, replaced by 64 zeros.
+
+    So every byte of the file is covered, and a flipped one is found even where it leaves good JSON behind.
+    """
+    return hashlib.sha256(text.replace(f'"{seal}"', f'"{EMPTY_SEAL}"').encode()).hexdigest()

@@ -1,0 +1,76 @@
+"""What one answer cost, measured."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Measurements of one `send`. A rate is None when too little was done to measure it.
+
+    Args:
+        ttft_s: From the call of `send` to the first text; None if none came.
+        total_s: From the call of `send` to its end.
+        prefill_tokens_per_s: Prompt tokens over the engine's own prefill time, or over `ttft_s` where it tells none.
+        decode_tokens_per_s: Generated tokens over the engine's own decode time, or over the time after the first text.
+        n_prompt_tokens: Tokens prefilled by this `send`: new text only when the KV cache already holds the rest.
+        n_generated_tokens: Tokens decoded, a stop token included. While an answer is cut short by us (cancelled, stop
+            string, budget) it counts pieces of text, which may be a few tokens less.
+        load_s: Opening the engine, the last time it was opened.
+        peak_rss_bytes: Highest resident memory of this process so far; None where the system does not tell.
+        context_length: Tokens the KV cache holds.
+        threads: CPU threads the engine uses.
+        backend: The backend that ran.
+    """
+
+    ttft_s: float | None
+    total_s: float
+    prefill_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+    n_prompt_tokens: int
+    n_generated_tokens: int
+    load_s: float
+    peak_rss_bytes: int | None
+    context_length: int
+    threads: int
+    backend: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `metrics` object of `--json`."""
+        return asdict(self)
+
+
+def measure_peak_rss_bytes() -> int | None:
+    """Highest resident memory of this process since it began, or None where the system does not tell.
+
+    Linux and Android: VmHWM of /proc/self/status (`ru_maxrss` would start at the parent's peak). macOS: `ru_maxrss`.
+    """
+    if (size := _status_bytes("VmHWM")) is not None:
+        return size
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def measure_rss_bytes() -> int | None:
+    """Resident memory of this process now (VmRSS), or None where /proc is missing."""
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(field: str) -> int | None:
+    try:
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return None
