@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.errors import BackendUnavailableError, BudgetError, ToolkitError, UsageError
@@ -59,3 +61,15 @@ def explain(error: Exception, doing: str, folder: Path) -> ToolkitError:
     return ToolkitError(
         f"cannot {doing}", why=f"{type(error).__name__}: {text}", fix="run it again with --debug to see where, and report it"
     )
+
+
+@contextmanager
+def explained(doing: str, folder: Path) -> Iterator[None]:
+    """Raise any failure inside the block as `explain` words it. Interrupts pass."""
+    try:
+        yield
+    except Exception as error:
+        failure = explain(error, doing, folder)
+        if failure is error:
+            raise
+        raise failure from error

@@ -1,66 +1,111 @@
-"""What a long conversion tells its user: on stderr, as a live line on a terminal, as plain lines in a log."""
+"""What a long conversion tells its user, on stderr: a live line on a terminal, plain lines in a log.
+
+`Progress`, `Step` and `Silent` are the toolkit's; here are the two for stages that last minutes and rarely count.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from toolkit.progress import Progress, Silent, Step
+
+__all__ = ["Progress", "Silent", "StageBars", "StageLines", "Step", "stage_progress"]
 
 
-class Step(Protocol):
-    """One running stage, which may count what it has done."""
+class _LineStep:
+    """Counts units and prints each tenth of the total once."""
+
+    def __init__(self, title: str, total: float | None, stream: TextIO) -> None:
+        self._title, self._total, self._stream = title, total, stream
+        self._done, self._tenth = 0.0, 0
 
     def advance(self, n: float = 1.0) -> None:
-        """Say that `n` more of the stage's `total` units are done."""
+        self._done += n
+        tenth = min(9, int(10 * self._done / self._total)) if self._total else 0
+        if tenth > self._tenth:
+            self._tenth = tenth
+            print(f"  {self._title}: {10 * tenth} %", file=self._stream, flush=True)
 
 
-class Progress(Protocol):
-    """Where a stage reports to. Targets receive one and need not know if it is a terminal, a log or nothing."""
-
-    def stage(self, title: str, total: float | None = None) -> AbstractContextManager[Step]:
-        """Announce a stage; its end, and the seconds it took, are reported when the block is left."""
-
-    def note(self, text: str) -> None:
-        """Report one fact: a cache that was used, a leaner path that was taken."""
-
-
-class _Uncounted:
-    def advance(self, n: float = 1.0) -> None:
-        """Nothing to draw."""
-
-
-class Silent:
-    """A `Progress` that says nothing, for library use and tests."""
-
-    @contextmanager
-    def stage(self, title: str, total: float | None = None) -> Iterator[Step]:
-        yield _Uncounted()
-
-    def note(self, text: str) -> None:
-        """Said to nobody."""
-
-
-class PlainLines:
-    """A `Progress` for logs and pipes: one line when a stage starts, one when it ends."""
+class StageLines:
+    """A `Progress` for logs and pipes: one line when a stage starts, one with its seconds when it ends."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
 
-    def _print(self, text: str) -> None:
+    @contextmanager
+    def stage(self, title: str, total: float | None = None) -> Iterator[Step]:
+        started = time.monotonic()
+        self.note(f"{title} ...")
+        try:
+            yield _LineStep(title, total, self._stream)
+        except BaseException:
+            self.note(f"{title}: stopped after {time.monotonic() - started:.1f} s")
+            raise
+        self.note(f"{title}: {time.monotonic() - started:.1f} s")
+
+    def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+class _BarStep:
+    def __init__(self, bars: Any, task_id: Any) -> None:
+        self._bars, self._task_id = bars, task_id
+
+    def advance(self, n: float = 1.0) -> None:
+        self._bars.advance(self._task_id, n)
+
+
+class StageBars:
+    """A `Progress` for terminals: a spinner and a clock for each running stage, a bar where units are counted."""
+
+    def __init__(self, console: Any) -> None:
+        self._console = console
+        self._bars: Any = None  # one live display at a time: an inner stage is a line of the outer one's
 
     @contextmanager
     def stage(self, title: str, total: float | None = None) -> Iterator[Step]:
         started = time.monotonic()
-        self._print(f"{title} ...")
+        if self._bars is not None:
+            yield from self._line(title, total)
+        else:
+            self._bars = self._new_bars()
+            try:
+                with self._bars:
+                    yield from self._line(title, total)
+            finally:
+                self._bars = None
+        self.note(f"{title}: {time.monotonic() - started:.1f} s")
+
+    def _line(self, title: str, total: float | None) -> Iterator[Step]:
+        task_id = self._bars.add_task(title, total=total)
         try:
-            yield _Uncounted()
-        except BaseException:
-            self._print(f"{title}: stopped after {time.monotonic() - started:.1f} s")
-            raise
-        self._print(f"{title}: {time.monotonic() - started:.1f} s")
+            yield _BarStep(self._bars, task_id)
+        finally:
+            self._bars.remove_task(task_id)
+
+    def _new_bars(self) -> Any:
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+        return Bars(*columns, console=self._console, transient=True)
 
     def note(self, text: str) -> None:
-        self._print(f"  {text}")
+        self._console.print(text, highlight=False, markup=False)
+
+
+def stage_progress(stream: TextIO | None = None) -> Progress:
+    """A live display when `stream` (stderr) is a terminal and rich is installed, plain lines otherwise."""
+    stream = stream or sys.stderr
+    if stream.isatty():
+        try:
+            from rich.console import Console
+        except ModuleNotFoundError:
+            return StageLines(stream)
+        return StageBars(Console(file=stream))
+    return StageLines(stream)

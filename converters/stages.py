@@ -17,25 +17,15 @@ from typing import Any
 
 from converters.lock import SharedUse, hold
 from converters.progress import Progress
+from toolkit.cache import sha256_file
 from toolkit.manifest import FileRecord
 
 JOURNAL_NAME = "stage.json"
-_CHUNK_BYTES = 2**20
 
 
 def key_of(*parts: Any) -> str:
     """SHA-256 of JSON data, the same for the same data on every machine."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def hash_file(path: Path) -> tuple[int, str]:
-    """Size in bytes and SHA-256 in hex of a file, read once in chunks."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
 
 
 def record_files(folder: Path) -> tuple[FileRecord, ...]:
@@ -49,7 +39,7 @@ def record_files(folder: Path) -> tuple[FileRecord, ...]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ValueError(f"{path.relative_to(folder)} is neither a file nor a folder")
         if path.is_file():
-            records.append(FileRecord(path.relative_to(folder).as_posix(), *hash_file(path)))
+            records.append(FileRecord(path.relative_to(folder).as_posix(), path.stat().st_size, sha256_file(path)))
     return tuple(records)
 
 
@@ -146,7 +136,7 @@ class WorkFolder:
 
 def _is_sound(folder: Path, record: FileRecord) -> bool:
     path = folder / record.path
-    return path.stat().st_size == record.bytes and hash_file(path) == (record.bytes, record.sha256)
+    return path.stat().st_size == record.bytes and sha256_file(path) == record.sha256
 
 
 def _remove(path: Path) -> None:

@@ -1,0 +1,174 @@
+"""From a checkpoint to published bundles: read, check everything, lower once, then per recipe quantize to publish."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from converters.existing import same_bundle
+from converters.faults import explained
+from converters.job import Job, Shared
+from converters.package import OutputFolder
+from converters.parts import Parts, default_parts
+from converters.progress import Progress, Silent
+from converters.recipe import Recipe, load_recipe
+from converters.request import BundleReport, ConvertRequest, ConvertResult
+from converters.resources import check_disk, choose_memory_path
+from converters.stages import WorkFolder
+from converters.targets.base import ConvertOptions
+from toolkit.errors import UsageError
+from toolkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from converters.checkpoint import Checkpoint
+    from converters.targets.base import Target
+
+TOKENIZER_ALLOWANCE_BYTES = 40 * 2**20
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RESUMABLE = ("hf-", "quantized-", "fidelity-")
+
+
+def convert(request: ConvertRequest, progress: Progress | None = None, *, parts: Parts | None = None) -> ConvertResult:
+    """Convert one source to every target x recipe asked for.
+
+    Everything that can be refused is refused before any weight is read. After that, a recipe or target that fails does
+    not stop the others: its error is in the result, and `exit_code` tells.
+
+    Raises:
+        UsageError: The request is wrong, or OUT cannot be written to.
+        BudgetError: Memory or disk will not do.
+        FormatError: The source is damaged, or its architecture is not supported.
+        BackendUnavailableError: A library a target needs is not installed.
+    """
+    progress, parts = progress or Silent(), parts or default_parts()
+    request.check()
+    recipes = _load_recipes(request)
+    targets = [parts.load_target(name) for name in request.targets]
+    out = OutputFolder(request.out)
+    try:
+        with explained(f"write bundles into {request.out}", request.out):
+            out.prepare()
+        return _Conversion(request, parts, progress, out, _read(request, parts, progress), targets, recipes).run()
+    finally:
+        out.tidy()
+
+
+def _load_recipes(request: ConvertRequest) -> list[Recipe]:
+    recipes = [load_recipe(name) for name in request.recipes]
+    if len({recipe.name for recipe in recipes}) < len(recipes):
+        raise UsageError("two recipes of --recipe have the same name", why="their bundles would too", fix="rename one, or convert twice")
+    return recipes if request.max_kl is None else [recipe.with_max_kl(request.max_kl) for recipe in recipes]
+
+
+def _read(request: ConvertRequest, parts: Parts, progress: Progress) -> Checkpoint:
+    with progress.stage(f"reading {request.source}"), explained(f"read {request.source}", request.out):
+        checkpoint = parts.read_checkpoint(request.source, request.name, request.accept_license)
+    if not _SAFE_NAME.fullmatch(checkpoint.name):
+        why = "a bundle name has 1 to 100 letters, digits, dots, dashes or underscores, and starts with a letter or digit"
+        raise UsageError(f"{checkpoint.name!r} cannot be the name of a bundle", why=why, fix="rename the source")
+    longest = checkpoint.spec.max_context_length
+    if request.context_length > longest:
+        why = f"it was trained for {longest} tokens"
+        raise UsageError(f"{checkpoint.name} cannot hold --context {request.context_length}", why=why, fix=f"use --context {longest}")
+    return checkpoint
+
+
+@dataclass
+class _Conversion:
+    """One run of `convert` after its source has been read."""
+
+    request: ConvertRequest
+    parts: Parts
+    progress: Progress
+    out: OutputFolder
+    checkpoint: Checkpoint
+    targets: Sequence[Target]
+    recipes: Sequence[Recipe]
+
+    def run(self) -> ConvertResult:
+        options = self._options()
+        for target in self.targets:
+            for recipe in self.recipes:
+                recipe.require_one_table(is_tied=self.checkpoint.spec.tie_embeddings)
+            target.check(self.checkpoint, self.recipes, options)
+        root = self.parts.work_root() / self.checkpoint.content_hash[:32]
+        with explained(f"use the work folder {root}", root):
+            work = WorkFolder(root, forget=None if self.request.resume else _is_resumable)
+        reports: list[BundleReport] = []
+        try:
+            jobs = self._jobs(options, work)
+            there = {job.name: report for job in jobs if (report := self._already_there(job)) is not None}
+            todo = self._within_budget([job for job in jobs if job.name not in there], work)
+            made = {job.name: job.run() for job in todo}
+            reports = [there[job.name] if job.name in there else made[job.name] for job in jobs]
+        finally:
+            is_done = bool(reports) and all(report.error is None for report in reports)
+            work.leave(drop=_is_resumable if is_done else None)
+        return ConvertResult(tuple(reports))
+
+    def _options(self) -> ConvertOptions:
+        options = ConvertOptions(context_length=self.request.context_length)
+        fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
+        return replace(options, prefill_lengths=fitting)
+
+    def _jobs(self, options: ConvertOptions, work: WorkFolder) -> list[Job]:
+        shapes = {name: self.checkpoint.tensors.shape(name) for name in self.checkpoint.tensors.names()}
+        shared = Shared(self.request, self.parts, self.progress, self.out, self.checkpoint, work)
+        is_tied = self.checkpoint.spec.tie_embeddings
+        return [
+            Job(shared, target, recipe, options, recipe.promised_bits_per_weight(shapes, is_tied=is_tied))
+            for target in self.targets
+            for recipe in self.recipes
+        ]
+
+    def _already_there(self, job: Job) -> BundleReport | None:
+        if self.request.force:
+            return None
+        place = self.out.path / job.name
+        report = same_bundle(place, job.conversion_key, job.recipe.gates, verify=self.request.verify)
+        if report is None:
+            self.out.require_free(job.name, force=False)
+        else:
+            self.progress.note(f"{place} is there already, not converted again")
+        return report
+
+    def _within_budget(self, jobs: Sequence[Job], work: WorkFolder) -> list[Job]:
+        """The jobs, on the lean path where only that fits in memory. Raises BudgetError if disk or memory will not do."""
+        self._check_disk(jobs, work)
+        chosen: list[Job] = []
+        paths: dict[str, ConvertOptions] = {}
+        for job in jobs:
+            if job.target.name not in paths:
+                paths[job.target.name] = choose_memory_path(
+                    partial(job.target.estimate, self.checkpoint),
+                    job.options,
+                    is_warm=work.looks_finished(job.lower_stage()),
+                    max_memory_bytes=self.request.max_memory_bytes,
+                    free=self.parts.free_memory(),
+                    hard=self.parts.hard_limit(),
+                )
+                if paths[job.target.name].is_lean:
+                    self.progress.note(f"{job.target.name}: memory is tight, taking the leaner, slower path")
+            chosen.append(replace(job, options=paths[job.target.name]))
+        return chosen
+
+    def _check_disk(self, jobs: Sequence[Job], work: WorkFolder) -> None:
+        if not jobs:
+            return
+        n_parameters = self.checkpoint.spec.n_parameters
+        weights = {job.name: int(job.promised_bits_per_weight * n_parameters / 8) for job in jobs}
+        scratch = sum(weights.values()) + (0 if work.looks_finished(jobs[0].hf_stage()) else 4 * n_parameters)
+        for job in {job.target.name: job for job in jobs}.values():
+            if not work.looks_finished(job.lower_stage()):
+                scratch += job.target.estimate(self.checkpoint, job.options).disk_bytes
+        finished = sum(size + TOKENIZER_ALLOWANCE_BYTES for size in weights.values())
+        self.progress.note(f"disk: about {format_bytes(scratch)} of work files, {format_bytes(finished)} of bundles")
+        check_disk({work.root: scratch, self.out.path: finished})
+
+
+def _is_resumable(stage_folder: str) -> bool:
+    """Stages only an interrupted run of the same conversion is interested in; the float model serves every later recipe."""
+    return stage_folder.startswith(_RESUMABLE)
