@@ -1,0 +1,102 @@
+"""Typed, bounded reading of a config.json or of GGUF metadata. A wrong file fails here, with the key's name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from toolkit.errors import FormatError
+
+# Far above any model known, far below what would exhaust memory while shapes are listed.
+MAX_LAYERS = 1024
+MAX_WIDTH = 2**20
+MAX_VOCAB = 2**22
+MAX_CONTEXT = 2**31
+
+
+class Fields:
+    """A mapping whose values are checked as they are read. `origin` names the file in every error."""
+
+    def __init__(self, data: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+        self.data, self.origin, self.prefix = data, origin, prefix
+
+    def __contains__(self, key: str) -> bool:
+        return self.data.get(self.prefix + key) is not None
+
+    def fail(self, key: str, problem: str) -> FormatError:
+        """The error for one key, ready to raise."""
+        return FormatError(
+            f"{self.origin} does not describe a model that can be read",
+            why=f"{self.prefix + key} {problem}",
+            fix="download the checkpoint again, or correct that key; nothing was converted",
+        )
+
+    def integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_WIDTH, default: int | None = None) -> int:
+        """A whole number in [minimum, maximum]; `default` stands in for an absent or null key."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise self.fail(key, f"must be a whole number, found {_shown(value)}")
+        if not minimum <= int(value) <= maximum:
+            raise self.fail(key, f"must be between {minimum} and {maximum}, found {_shown(value)}")
+        return int(value)
+
+    def number(self, key: str, *, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+            raise self.fail(key, f"must be a number, found {_shown(value)}")
+        if not 0 < value < 1e30 or not math.isfinite(value):
+            raise self.fail(key, f"must be finite and above zero, found {_shown(value)}")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        return self.number(key) if key in self else None
+
+    def optional_integer(self, key: str, *, minimum: int = 0, maximum: int = MAX_VOCAB) -> int | None:
+        return self.integer(key, minimum=minimum, maximum=maximum) if key in self else None
+
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool | np.bool_):
+            raise self.fail(key, f"must be true or false, found {_shown(value)}")
+        return bool(value)
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.fail(key, f"must be text, found {_shown(value)}")
+        return value
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """An object; empty if the key is absent or null."""
+        value = self._value(key, {})
+        if not isinstance(value, Mapping):
+            raise self.fail(key, f"must be an object, found {_shown(value)}")
+        return value
+
+    def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
+        """One token id or a list of them; empty if absent."""
+        if key not in self:
+            return ()
+        value = self.data[self.prefix + key]
+        ids = value if isinstance(value, list) else [value]
+        for token_id in ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise self.fail(key, f"must hold token ids in 0..{vocab_size - 1}, found {_shown(value)}")
+        return tuple(dict.fromkeys(ids))
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.data.get(self.prefix + key)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.fail(key, "is missing")
+        return default
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,31 @@
+"""Which layers attend to everything and which only to a window."""
+
+from __future__ import annotations
+
+from converters.architectures.fields import Fields
+from converters.architectures.rope import HF_LAYER_TYPES
+from converters.spec import LayerType
+
+
+def sliding_pattern(n_layers: int, period: int) -> tuple[LayerType, ...]:
+    """Every `period`-th layer is full, the others slide: with 6, layers 5, 11, 17, ... counted from 0."""
+    return tuple("full" if (layer_index + 1) % period == 0 else "sliding" for layer_index in range(n_layers))
+
+
+def layer_types_from_config(fields: Fields, default: tuple[LayerType, ...]) -> tuple[LayerType, ...]:
+    """`layer_types` of a config if it lists them, else the family's rule."""
+    if "layer_types" not in fields:
+        return default
+    listed = fields.data["layer_types"]
+    by_name = {name: layer_type for layer_type, name in HF_LAYER_TYPES.items()}
+    if not isinstance(listed, list) or len(listed) != len(default):
+        raise fields.fail("layer_types", f"must list {len(default)} layers")
+    for name in listed:
+        if not isinstance(name, str) or name not in by_name:
+            raise fields.fail("layer_types", f"knows {', '.join(by_name)}, found {name!r}")
+    return tuple(by_name[name] for name in listed)
+
+
+def layer_types_to_config(layer_types: tuple[LayerType, ...]) -> list[str]:
+    """The names transformers uses."""
+    return [HF_LAYER_TYPES[layer_type] for layer_type in layer_types]

@@ -1,0 +1,58 @@
+"""How text is split before byte-level BPE, for each `tokenizer.ggml.pre` name this project reads.
+
+GGUF stores only a name; llama.cpp and Hugging Face each hold the regular expressions behind it. These are written from
+the tokenizers' published definitions, as a Hugging Face `pre_tokenizer`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.errors import UnsupportedModelError
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _byte_level(*, use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+def _split(digits: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": _WORDS + digits + _REST}, "behavior": "Isolated", "invert": False}
+
+
+_GPT2 = _byte_level(use_regex=True)
+_SMOLLM = _sequence({"type": "Digits", "individual_digits": True}, _GPT2)
+_LLAMA3 = _sequence(_split(r"\p{N}{1,3}"), _byte_level(use_regex=False))
+_QWEN2 = _sequence(_split(r"\p{N}"), _byte_level(use_regex=False))
+_NFC = {"type": "NFC"}
+
+# name -> (normalizer, pre_tokenizer, ignore_merges)
+_KINDS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], bool]] = {
+    "gpt-2": (None, _GPT2, False),
+    "smollm": (None, _SMOLLM, False),
+    "llama-bpe": (None, _LLAMA3, True),
+    "llama3": (None, _LLAMA3, True),
+    "llama-v3": (None, _LLAMA3, True),
+    "qwen2": (_NFC, _QWEN2, False),
+}
+
+
+def pre_tokenizer(name: str) -> tuple[dict[str, Any] | None, dict[str, Any], bool]:
+    """Normalizer, pre_tokenizer and `ignore_merges` behind a `tokenizer.ggml.pre` name.
+
+    Raises:
+        UnsupportedModelError: A name whose splitting rule is not known here; guessing would change token ids silently.
+    """
+    if name not in _KINDS:
+        raise UnsupportedModelError(
+            f"the tokenizer rule {name!r} is not supported",
+            why=f"known tokenizer.ggml.pre names are {', '.join(_KINDS)}",
+            fix="convert from the Hugging Face checkpoint, which carries its tokenizer.json",
+        )
+    return _KINDS[name]

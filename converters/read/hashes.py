@@ -1,0 +1,67 @@
+"""SHA-256 of source files, remembered by device, inode, size and time of change so that a second read is free."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.cache import cache_root, sha256_file
+from toolkit.errors import FormatError
+
+_MAX_MEMORY_ENTRIES = 4096
+
+
+def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
+    """SHA-256 in hex of each named file.
+
+    Raises:
+        FormatError: A file cannot be read.
+    """
+    memory_path = cache_root() / "hashes.json"
+    memory = _read_memory(memory_path)
+    fresh: dict[str, str] = {}
+    result: dict[str, str] = {}
+    for name, path in files.items():
+        try:
+            key = _key(path)
+            result[name] = memory.get(key) or fresh.setdefault(key, sha256_file(path))
+        except OSError as error:
+            raise FormatError(f"{name} cannot be read", why=error.strerror or str(error), fix=f"check {path}") from error
+    if fresh:
+        _write_memory(memory_path, memory | fresh)
+    return result
+
+
+def content_hash(hashes: Mapping[str, str]) -> str:
+    """One SHA-256 over `name hash` lines in order of name."""
+    lines = "".join(f"{name} {hashes[name]}\n" for name in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _key(path: Path) -> str:
+    stat = path.stat()
+    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}"
+
+
+def _read_memory(path: Path) -> dict[str, str]:
+    """What was hashed before; a damaged memory is an empty one."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {k: v for k, v in data.items() if isinstance(v, str) and len(v) == 64} if isinstance(data, dict) else {}
+
+
+def _write_memory(path: Path, memory: Mapping[str, str]) -> None:
+    """Remember the newest entries. A folder that cannot be written costs only the time to hash again."""
+    kept = dict(list(memory.items())[-_MAX_MEMORY_ENTRIES:])
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(kept), "utf-8")
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
