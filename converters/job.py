@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from converters.existing import bundle_bytes, same_bundle
+from converters.existing import same_bundle
 from converters.faults import explained
 from converters.gates import broken_gates, verdict
 from converters.lock import hold
@@ -164,9 +164,9 @@ class Job:
             if failure is not None:
                 return self._refuse(folder, assembled, fidelity, failure)
             with progress.stage(f"{self.target.name}: publishing {self.recipe.name}"):
-                seal(folder, self._manifest(assembled, fidelity))
+                sealed = seal(folder, self._manifest(assembled, fidelity))
                 self.shared.out.publish(folder, self.name, force=request.force)
-            return self._report(place, assembled, fidelity, None)
+            return self._report(place, sealed, None)
 
     def _fidelity(self, model: Path) -> Fidelity:
         figures = Fidelity(**json.loads(self._run(self.fidelity_stage(model)).read_bytes()))
@@ -194,7 +194,7 @@ class Job:
 
     def _refuse(self, folder: Path, assembled: Assembled, fidelity: Fidelity | None, failure: ToolkitError) -> BundleReport:
         """Keep a refused bundle for whoever wants to know why; a full disk must not hide the reason."""
-        figures = None if fidelity is None else asdict(fidelity)
+        figures = None if fidelity is None else {name: value if _is_sayable(value) else None for name, value in asdict(fidelity).items()}
         report = {
             **failure.as_json(),
             "bits_per_weight": {
@@ -205,23 +205,25 @@ class Job:
             "fidelity": figures,
         }
         self.shared.progress.note(failure.what)
+        manifest = self._manifest(assembled, fidelity)
         try:
-            seal(folder, self._manifest(assembled, fidelity), report=report)
+            manifest = seal(folder, manifest, report=report)
             place = self.shared.out.refuse(folder, self.name)
         except OSError as error:
             self.shared.progress.note(f"the refused bundle could not be kept: {error}")
-            return self._report(None, assembled, fidelity, failure)
+            return self._report(None, manifest, failure)
         self.shared.progress.note(f"the refused bundle and its report are in {place}")
-        return self._report(place, assembled, fidelity, failure)
+        return self._report(place, manifest, failure)
 
-    def _report(self, place: Path | None, assembled: Assembled, fidelity: Fidelity | None, failure: ToolkitError | None) -> BundleReport:
+    def _report(self, place: Path | None, manifest: Manifest, failure: ToolkitError | None) -> BundleReport:
+        fidelity = manifest.fidelity
         return BundleReport(
             name=self.name,
             target=self.target.name,
             recipe=self.recipe.name,
             path=place,
-            bytes=None if place is None else bundle_bytes(place),
-            bits_per_weight=assembled.bits_per_weight,
+            bytes=None if place is None else sum(record.bytes for record in manifest.files),
+            bits_per_weight=manifest.bits_per_weight,
             fidelity=fidelity,
             verdict="fail" if failure else fidelity.verdict if fidelity else "not verified",
             error=failure,
@@ -262,6 +264,10 @@ def _own_version() -> str:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:  # run from a source tree
         return "source"
+
+
+def _is_sayable(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _rounded_up(value: float) -> float:

@@ -157,6 +157,7 @@ def seal(folder: Path, manifest: Manifest, *, report: dict[str, Any] | None = No
 
     Raises:
         ToolkitError: The entry file is missing, or the bundle holds a link.
+        FormatError: A field of the manifest says something no reader accepts.
         OSError: The disk is full or failed.
     """
     if report is not None:
@@ -173,8 +174,10 @@ def seal(folder: Path, manifest: Manifest, *, report: dict[str, Any] | None = No
     if manifest.entry not in {record.path for record in files}:
         raise ToolkitError(f"{manifest.name} cannot be packaged", why=f"its entry file {manifest.entry!r} was not written", fix="report it")
     sealed = replace(manifest, files=files)
+    text = sealed.to_json()
+    Manifest.from_json(text)  # what a runtime would refuse is not published
     unfinished = folder / f"{MANIFEST_NAME}.unfinished"
-    unfinished.write_text(sealed.to_json(), encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     _sync(unfinished, os.O_RDONLY)
     os.rename(unfinished, folder / MANIFEST_NAME)
     for path in (*(path for path in folder.rglob("*") if path.is_dir()), folder):

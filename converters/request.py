@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,21 +87,24 @@ class BundleReport:
     error: ToolkitError | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of `bundles` that `--json` prints; figures that were not measured are null."""
+        """The entry of `bundles` that `--json` prints; figures that were not measured, or are not finite, are null."""
         fidelity = self.fidelity
+        names = ("kl_mean", "kl_p99", "top1_agreement", "perplexity_ratio")
+        figures = {name: None if self.fidelity is None else _finite(getattr(self.fidelity, name)) for name in names}
         entry: dict[str, Any] = {
             "path": None if self.path is None else str(self.path),
             "target": self.target,
             "recipe": self.recipe,
             "bytes": self.bytes,
             "bits_per_weight": self.bits_per_weight,
-            "kl_mean": None if fidelity is None else fidelity.kl_mean,
-            "kl_p99": None if fidelity is None else fidelity.kl_p99,
-            "top1_agreement": None if fidelity is None else fidelity.top1_agreement,
-            "perplexity_ratio": None if fidelity is None else fidelity.perplexity_ratio,
+            **figures,
             "verdict": self.verdict,
         }
         return entry if self.error is None else entry | self.error.as_json()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class WorkFolder:
                 removed only if no other process is using the folder.
         """
         self.root = root
+        self._done: dict[str, Path] = {}  # what this run has built or checked byte for byte
         self._use = SharedUse(root / "in-use", if_alone=lambda: self._clear(forget or (lambda name: False)))
 
     def folder(self, stage: Stage) -> Path:
@@ -99,14 +100,18 @@ class WorkFolder:
         Whatever `build` raises is passed on, and nothing of the stage is left.
         """
         place = self.folder(stage)
+        if place.name in self._done:
+            return self._done[place.name]
         with hold(place.with_name(place.name + ".lock"), on_wait=lambda: progress.note(f"waiting for another conversion: {stage.title}")):
             if (output := self.finished(stage)) is not None:
                 progress.note(f"{stage.title}: done before, taken from the cache")
-                return output
-            for leftover in self.root.glob(f"{place.name}.*.building"):
-                _remove(leftover)
-            _remove(place)
-            return self._build(stage, place, progress)
+            else:
+                for leftover in self.root.glob(f"{place.name}.*.building"):
+                    _remove(leftover)
+                _remove(place)
+                output = self._build(stage, place, progress)
+        self._done[place.name] = output
+        return output
 
     def _build(self, stage: Stage, place: Path, progress: Progress) -> Path:
         # The process id keeps an orphan of a killed run, still writing, out of this run's folder.
