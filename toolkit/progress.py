@@ -85,11 +85,11 @@ class ByteBars:
 
     @contextmanager
     def stage(self, title: str, total: float | None = None) -> Iterator[Step]:
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
-        title_column, size_column = TextColumn("{task.description}"), DownloadColumn(binary_units=True)
-        with Bars(title_column, BarColumn(), size_column, TransferSpeedColumn(), TimeRemainingColumn(), console=self._console) as bars:
+        columns = (TextColumn("{task.description}"), BarColumn(20), DownloadColumn(binary_units=True), TimeRemainingColumn(compact=True))
+        with Bars(*columns, console=self._console) as bars:
             yield _BarStep(bars, bars.add_task(title, total=total))
 
     def note(self, text: str) -> None:

