@@ -88,7 +88,6 @@ class BundleReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of `bundles` that `--json` prints; figures that were not measured, or are not finite, are null."""
-        fidelity = self.fidelity
         names = ("kl_mean", "kl_p99", "top1_agreement", "perplexity_ratio")
         figures = {name: None if self.fidelity is None else _finite(getattr(self.fidelity, name)) for name in names}
         entry: dict[str, Any] = {
