@@ -122,8 +122,10 @@ def _spec(
 def _caps(fields: Fields, model_type: str, keys: tuple[str, str]) -> tuple[float | None, float | None]:
     """Attention and final softcap; a key that is present and null means none."""
     defaults = _DEFAULT_CAPS.get(model_type, (None, None))
-    stated = [fields.optional_number(key) if fields.prefix + key in fields.data else default for key, default in zip(keys, defaults, strict=True)]
-    return stated[0], stated[1]
+    attention, final = (
+        fields.optional_number(key) if fields.prefix + key in fields.data else default for key, default in zip(keys, defaults, strict=True)
+    )
+    return attention, final
 
 
 def config_from_spec(spec: ModelSpec) -> dict[str, Any]:

@@ -7,6 +7,11 @@ from converters.architectures.rope import HF_LAYER_TYPES
 from converters.spec import LayerType
 
 
+def all_full(n_layers: int) -> tuple[LayerType, ...]:
+    """Every layer attends to everything."""
+    return sliding_pattern(n_layers, 1)
+
+
 def sliding_pattern(n_layers: int, period: int) -> tuple[LayerType, ...]:
     """Every `period`-th layer is full, the others slide: with 6, layers 5, 11, 17, ... counted from 0."""
     return tuple("full" if (layer_index + 1) % period == 0 else "sliding" for layer_index in range(n_layers))

@@ -14,8 +14,9 @@ from converters.architectures.config_dims import common_config, dims_from_config
 from converters.architectures.decoder import tensor_table
 from converters.architectures.fields import Fields
 from converters.architectures.gguf_dims import architecture_fields, dims_from_gguf
+from converters.architectures.layer_types import all_full
 from converters.architectures.rope import rope_from_config, rope_from_gguf, rope_to_config
-from converters.spec import LayerType, ModelSpec, NormSpec
+from converters.spec import ModelSpec, NormSpec
 from toolkit.errors import UnsupportedModelError
 
 MODEL_TYPES = ("llama",)
@@ -29,7 +30,7 @@ def spec_from_config(config: Mapping[str, Any]) -> ModelSpec:
     if fields.boolean("mlp_bias", default=False):
         raise UnsupportedModelError("a Llama with MLP biases is not supported", why="config.json says mlp_bias", fix="use one without")
     dims = dims_from_config(fields, tie_default=False)
-    layer_types: tuple[LayerType, ...] = ("full",) * dims["n_layers"]
+    layer_types = all_full(dims["n_layers"])
     return ModelSpec(
         model_type="llama",
         architecture="LlamaForCausalLM",
@@ -48,7 +49,7 @@ def spec_from_gguf(gguf: GgufView) -> ModelSpec:
     return ModelSpec(
         model_type="llama",
         architecture="LlamaForCausalLM",
-        layer_types=("full",) * dims["n_layers"],
+        layer_types=all_full(dims["n_layers"]),
         rope={"full": rope_from_gguf(gguf, fields, dims["head_dim"], _DEFAULT_THETA)},
         norm=NormSpec(fields.number("attention.layer_norm_rms_epsilon")),
         activation="silu",

@@ -13,7 +13,7 @@ from converters.architectures.config_dims import common_config, dims_from_config
 from converters.architectures.decoder import tensor_table
 from converters.architectures.fields import MAX_LAYERS, Fields
 from converters.architectures.gguf_dims import architecture_fields, dims_from_gguf
-from converters.architectures.layer_types import layer_types_from_config, layer_types_to_config
+from converters.architectures.layer_types import all_full, layer_types_from_config, layer_types_to_config
 from converters.architectures.rope import rope_from_config, rope_from_gguf, rope_to_config
 from converters.spec import LayerType, ModelSpec, NormSpec
 
@@ -55,7 +55,7 @@ def spec_from_gguf(gguf: GgufView) -> ModelSpec:
     return ModelSpec(
         model_type=model_type,
         architecture=_ARCHITECTURES[model_type],
-        layer_types=("full",) * dims["n_layers"],
+        layer_types=all_full(dims["n_layers"]),
         rope={"full": rope_from_gguf(gguf, fields, dims["head_dim"], _DEFAULT_THETA)},
         norm=NormSpec(fields.number("attention.layer_norm_rms_epsilon"), has_qk_norm=model_type == "qwen3"),
         activation="silu",

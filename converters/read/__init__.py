@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 from converters.checkpoint import Checkpoint
+from converters.read.names import checkpoint_name
 from toolkit.errors import UsageError
+from toolkit.manifest import LicenseRecord, SourceRecord
 
 # kind of file or folder -> (module, function)
 READERS: dict[str, tuple[str, str]] = {
     "gguf": ("converters.read.gguf", "read_gguf"),
     "hf": ("converters.read.hf", "read_hf"),
 }
+
+
+class Reader(Protocol):
+    """One kind of source."""
+
+    def __call__(
+        self, path: Path, *, name: str | None = None, source: SourceRecord | None = None, license: LicenseRecord | None = None
+    ) -> Checkpoint:
+        """Read headers, refuse what cannot be converted, leave weights on disk."""
 
 
 def read_checkpoint(source: str | Path, *, name: str | None = None, accept_license: str | None = None) -> Checkpoint:
@@ -27,30 +39,73 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
         accept_license: Terms the user accepts with this call, for models that ask.
 
     Raises:
-        UsageError: No such source.
+        UsageError: No such source, or its licence was not accepted.
         FormatError: A file is damaged.
         UnsupportedModelError: The model is sound, but cannot be converted.
     """
-    path = Path(source)
-    if path.exists():
-        return _reader(path)(path, name=name)
+    path = local_path(source)
+    if path is not None:
+        checkpoint = _reader(path)(model_path(path), name=name)
+        return replace(checkpoint, license=agreed_license(checkpoint.license, accept_license, str(source)))
     from toolkit.fetch import fetch
 
     fetched = fetch(str(source), accept_license=accept_license)
-    return _reader(fetched.path)(fetched.path, name=name or source_name(str(source)), source=fetched.source, license=fetched.license)
+    path = model_path(fetched.path)
+    return _reader(path)(path, name=name or checkpoint_name(fetched.name), source=fetched.source, license=fetched.license)
+
+
+def agreed_license(stated: LicenseRecord, accept_license: str | None, source: str) -> LicenseRecord:
+    """The licence of local files, as far as the catalog knows it: its page, and when it was accepted.
+
+    Raises:
+        UsageError: The licence asks for acceptance and was not accepted, now or earlier.
+    """
+    from toolkit.catalog import load_catalog
+    from toolkit.licenses import accepted_at, agree
+
+    known = {terms.id.lower(): terms for terms in load_catalog().licenses.values()}
+    terms = known.get(stated.id.lower())
+    if terms is None:
+        return stated
+    if terms.must_accept and accept_license != terms.id and accepted_at(terms.id) is None:
+        raise UsageError(
+            f"{source} may be used only under the licence {terms.id!r}, which was not accepted yet",
+            why=f"its terms are at {terms.url}",
+            fix=f"read them; if you agree, give --accept-license {terms.id} once",
+        )
+    return agree(terms, accept_license, source=source)
+
+
+def local_path(source: str | Path) -> Path | None:
+    """The path a source names if it exists here; None if it must be fetched. A catalog name wins: write `./name` for a folder."""
+    from toolkit.catalog import load_catalog
+
+    path = Path(source)
+    return path if path.exists() and str(source) not in load_catalog().models else None
+
+
+def model_path(path: Path) -> Path:
+    """What to read of a path: a folder that holds one GGUF file and no config.json stands for that file.
+
+    Raises:
+        UsageError: Several GGUF files, none of them named.
+    """
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) > 1:
+        raise UsageError(f"{path} holds {len(ggufs)} GGUF files", why=", ".join(p.name for p in ggufs[:4]), fix=f"name one: {ggufs[0]}")
+    return ggufs[0] if ggufs else path
 
 
 def reader_kind(path: Path) -> str:
     """Which reader a path needs: a key of `READERS`.
 
     Raises:
-        UsageError: Neither a folder with a config.json nor a GGUF file.
+        UsageError: Neither a folder nor a GGUF file.
     """
     if path.is_dir():
-        ggufs = sorted(path.glob("*.gguf"))
-        if (path / "config.json").exists() or not ggufs:
-            return "hf"
-        raise UsageError(f"{path} holds GGUF files, not a checkpoint folder", why=f"{len(ggufs)} found", fix=f"name one: {ggufs[0]}")
+        return "hf"
     if path.suffix.lower() == ".gguf" or _magic(path) == b"GGUF":
         return "gguf"
     raise UsageError(
@@ -58,14 +113,6 @@ def reader_kind(path: Path) -> str:
         why="it is neither a Hugging Face folder nor a GGUF file",
         fix="give a folder with config.json and model.safetensors, or a .gguf file",
     )
-
-
-def source_name(source: str) -> str:
-    """A checkpoint name from a source: `hf:org/Model-1B@rev` is `model-1b`; a catalog name is itself."""
-    from converters.read.gguf import checkpoint_name
-
-    bare = source.split(":", 1)[-1].split("@")[0].split("==")[0]
-    return checkpoint_name(bare.rsplit("/", 1)[-1])
 
 
 def _magic(path: Path) -> bytes:
@@ -76,6 +123,6 @@ def _magic(path: Path) -> bytes:
         return b""
 
 
-def _reader(path: Path) -> Any:
-    module, function = READERS[reader_kind(path)]
-    return getattr(importlib.import_module(module), function)
+def _reader(path: Path) -> Reader:
+    module, function = READERS[reader_kind(model_path(path))]
+    return cast(Reader, getattr(importlib.import_module(module), function))

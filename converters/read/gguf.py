@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from converters.architectures import family_of_gguf
@@ -11,7 +10,8 @@ from converters.checkpoint import Checkpoint, QuantizationInfo
 from converters.read.gguf_header import GgufHeader
 from converters.read.gguf_tensors import GgufFile, GgufTensorSource
 from converters.read.gguf_tokenizer import tokenizer_from_gguf
-from converters.read.hashes import content_hash, hash_files
+from converters.read.hashes import check_stated_hashes, content_hash, hash_files
+from converters.read.names import checkpoint_name
 from converters.spec import ModelSpec
 from toolkit.errors import FormatError
 from toolkit.manifest import LicenseRecord, SourceRecord
@@ -38,7 +38,9 @@ _FILE_TYPES = {
 }
 
 
-def read_gguf(path: Path, *, name: str | None = None, source: SourceRecord | None = None, license: LicenseRecord | None = None) -> Checkpoint:
+def read_gguf(
+    path: Path, *, name: str | None = None, source: SourceRecord | None = None, license: LicenseRecord | None = None
+) -> Checkpoint:
     """Read a GGUF file; weights stay on disk.
 
     Args:
@@ -57,6 +59,7 @@ def read_gguf(path: Path, *, name: str | None = None, source: SourceRecord | Non
     tensors = GgufTensorSource(file, family, spec)
     template = file.metadata.get("tokenizer.chat_template")
     hashes = hash_files({path.name: path})
+    check_stated_hashes(path.parent, {path.name: path}, hashes, source)
     return Checkpoint(
         name=name or checkpoint_name(path.stem),
         spec=spec,
@@ -98,9 +101,3 @@ def gguf_license(header: GgufHeader) -> LicenseRecord:
     """The licence a GGUF header states, or `unknown`."""
     stated, link = header.metadata.get("general.license"), header.metadata.get("general.license.link")
     return LicenseRecord(id=stated if isinstance(stated, str) and stated else "unknown", url=link if isinstance(link, str) else None)
-
-
-def checkpoint_name(stem: str) -> str:
-    """A bundle-safe name from a file's: lower case, without the storage suffix (`X.Q4_1` and `X-Q4_K_M` are both `x`)."""
-    bare = re.sub(r"[-._](I?Q\d\w*|BF16|F16|F32|MXFP4)$", "", stem, flags=re.IGNORECASE)
-    return re.sub(r"[^a-z0-9.]+", "-", bare.lower()).strip("-.") or "model"

@@ -69,7 +69,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
 
 def _damaged(path: Path, why: str) -> FormatError:
-    return FormatError(f"{path.name} is not a sound GGUF file", why=why, fix="download it again and compare its SHA-256 with the publisher's")
+    return FormatError(
+        f"{path.name} is not a sound GGUF file", why=why, fix="download it again and compare its SHA-256 with the publisher's"
+    )
 
 
 class _Cursor:

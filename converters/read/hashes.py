@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolkit.cache import cache_root, sha256_file
 from toolkit.errors import FormatError
+from toolkit.manifest import SourceRecord
 
 _MAX_MEMORY_ENTRIES = 4096
+_MAX_SUMS_BYTES = 2**20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
@@ -65,3 +69,45 @@ def _write_memory(path: Path, memory: Mapping[str, str]) -> None:
         os.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
+
+
+def check_stated_hashes(folder: Path, files: Mapping[str, Path], hashes: Mapping[str, str], source: SourceRecord | None) -> None:
+    """Compare file hashes with every hash the source itself carries; flipped weights show nowhere else.
+
+    Looked at: what the fetcher recorded, `SHA256SUMS` and `NAME.sha256` beside the files, and the names of the blobs a
+    Hugging Face cache links to.
+
+    Raises:
+        FormatError: A file does not have the hash stated for it.
+    """
+    for name, path in files.items():
+        for where, stated in _stated(folder, name, path, source):
+            if stated != hashes[name]:
+                raise FormatError(
+                    f"{name} is not the file that was published",
+                    why=f"its SHA-256 is {hashes[name][:16]}..., {where} says {stated[:16]}...",
+                    fix="download it again",
+                )
+
+
+def _stated(folder: Path, name: str, path: Path, source: SourceRecord | None) -> Iterator[tuple[str, str]]:
+    if source is not None and name in source.sha256:
+        yield "its source", source.sha256[name]
+    for list_path in (folder / "SHA256SUMS", folder / f"{name}.sha256"):
+        for stated, listed in _read_sums(list_path):
+            if listed in (name, ""):
+                yield list_path.name, stated
+    if path.is_symlink() and _SHA256.fullmatch(path.resolve().name):
+        yield "the cache", path.resolve().name
+
+
+def _read_sums(path: Path) -> list[tuple[str, str]]:
+    """(hash, file name) pairs of a sha256sum listing; a lone hash has the name ''."""
+    try:
+        if path.stat().st_size > _MAX_SUMS_BYTES:
+            return []
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    parts = [line.split(maxsplit=1) for line in lines]
+    return [(p[0].lower(), p[1].lstrip("*").strip() if len(p) > 1 else "") for p in parts if p and _SHA256.fullmatch(p[0].lower())]

@@ -1,0 +1,130 @@
+"""Reader for a Hugging Face directory: config.json, safetensors (single or sharded), tokenizer, template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from converters.architectures import family_of
+from converters.architectures.fields import Fields
+from converters.architectures.gguf_dims import TURN_END_TOKENS
+from converters.architectures.refusals import refuse_unsupported_config
+from converters.checkpoint import Checkpoint, QuantizationInfo
+from converters.read.hashes import check_stated_hashes, content_hash, hash_files
+from converters.read.hf_tensors import HfTensorSource, stored_tensors, text_tensors, weight_files
+from converters.read.hf_tokenizer import TOKENIZER_NAMES, chat_template_from_hf, tokenizer_from_hf
+from converters.read.json_file import read_json_object
+from converters.read.names import checkpoint_name
+from converters.read.safetensors_header import DTYPE_BYTES, StoredTensor
+from converters.spec import ModelSpec
+from toolkit.manifest import LicenseRecord, SourceRecord
+
+_MAX_CONFIG_BYTES = 4 * 2**20
+_GENERATION_NAME = "generation_config.json"
+# What transformers assumes where the text_config of a multimodal Gemma 3 is silent (the published ones mostly are).
+_GEMMA3_TEXT_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+}
+
+
+def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None = None, license: LicenseRecord | None = None) -> Checkpoint:
+    """Read a Hugging Face directory; weights stay on disk.
+
+    Args:
+        path: The directory.
+        name: Name of the checkpoint; the directory's name by default.
+        source: Where it came from, if it was fetched; its hashes are checked.
+        license: Its licence, if the fetcher knows it; else what README.md states.
+
+    Raises:
+        FormatError: A file is missing or damaged, or files contradict each other.
+        UnsupportedModelError: The model must not be taken for plain weights of a supported family.
+    """
+    spec, is_multimodal = hf_spec(path)
+    files = weight_files(path)
+    stored = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
+    tensors = HfTensorSource(stored, family_of(spec.model_type).tensor_shapes(spec), path.name)
+    tokenizer, control_tokens = tokenizer_from_hf(path, spec.vocab_size)
+    hashed = hash_list(path, files)
+    hashes = hash_files(hashed)
+    check_stated_hashes(path, hashed, hashes, source)
+    return Checkpoint(
+        name=name or checkpoint_name(path.absolute().name),
+        spec=_with_turn_ends(spec, control_tokens),
+        source=replace(source, sha256=hashes) if source else SourceRecord(uri=str(path), sha256=hashes),
+        license=license or hf_license(path),
+        tensors=tensors,
+        tokenizer=tokenizer,
+        chat_template=chat_template_from_hf(path),
+        quantization=hf_quantization(stored),
+        content_hash=content_hash(hashes),
+    )
+
+
+def hash_list(path: Path, weights: Mapping[str, Path]) -> dict[str, Path]:
+    """Every file of a directory that decides what the checkpoint is, by name."""
+    names = ("config.json", _GENERATION_NAME, *TOKENIZER_NAMES)
+    return dict(weights) | {name: path / name for name in names if (path / name).exists()}
+
+
+def hf_spec(path: Path) -> tuple[ModelSpec, bool]:
+    """The spec of a directory, and whether it is the text part of a multimodal checkpoint.
+
+    Raises:
+        FormatError: config.json or generation_config.json is missing or wrong.
+        UnsupportedModelError: Refused by name, see `converters.architectures.refusals`.
+    """
+    config = read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES)
+    name = path.absolute().name
+    refuse_unsupported_config(config, name)
+    is_multimodal = config.get("model_type") == "gemma3"
+    if is_multimodal:
+        text = dict(Fields(config, "config.json").mapping("text_config"))
+        shared = {key: config[key] for key in ("eos_token_id", "bos_token_id", "pad_token_id") if key in config}
+        config = _GEMMA3_TEXT_DEFAULTS | shared | text | {"model_type": "gemma3_text"}
+        refuse_unsupported_config(config, name)
+    spec = family_of(Fields(config, "config.json").text("model_type")).spec_from_config(config)
+    return _with_generation_stops(spec, path / _GENERATION_NAME), is_multimodal
+
+
+def _with_generation_stops(spec: ModelSpec, path: Path) -> ModelSpec:
+    """Add the stop tokens of generation_config.json, which for chat models lists more than config.json."""
+    if not path.exists():
+        return spec
+    stops = Fields(read_json_object(path, max_bytes=_MAX_CONFIG_BYTES), path.name).token_ids("eos_token_id", spec.vocab_size)
+    return replace(spec, eos_token_ids=tuple(dict.fromkeys((*stops, *spec.eos_token_ids))))
+
+
+def _with_turn_ends(spec: ModelSpec, special: Mapping[str, int]) -> ModelSpec:
+    """Add the vocabulary's own turn ends by name, as for GGUF files."""
+    named = (special[text] for text in TURN_END_TOKENS if text in special)
+    return replace(spec, eos_token_ids=tuple(dict.fromkeys((*spec.eos_token_ids, *named))))
+
+
+def hf_quantization(tensors: Mapping[str, StoredTensor]) -> QuantizationInfo:
+    """The dtype most weights are stored in, and bits per weight over all tensors."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors.values():
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.n_bytes // DTYPE_BYTES[tensor.dtype]
+    n_bits = 8 * sum(tensor.n_bytes for tensor in tensors.values())
+    return QuantizationInfo(max(sizes, key=lambda dtype: sizes[dtype]), n_bits / max(1, sum(sizes.values())))
+
+
+def hf_license(path: Path) -> LicenseRecord:
+    """The licence README.md states in its front matter, or `unknown`."""
+    try:
+        with (path / "README.md").open(encoding="utf-8", errors="replace") as stream:
+            text = stream.read(65536)
+    except OSError:
+        return LicenseRecord(id="unknown")
+    front = text.split("\n---", 1)[0] if text.startswith("---") else ""
+    fields = {key: re.search(rf"^{key}:[ \t]*([^\s#]+)", front, re.MULTILINE) for key in ("license", "license_link")}
+    license_id, link = fields["license"], fields["license_link"]
+    return LicenseRecord(id=license_id.group(1).strip("'\"") if license_id else "unknown", url=link.group(1) if link else None)

@@ -1,0 +1,145 @@
+"""What a source is, answered from headers and file hashes: licence, quantization, targets, dimensions. No weight is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from converters.read import local_path, model_path, reader_kind
+from converters.read.gguf import gguf_license, gguf_quantization, gguf_spec
+from converters.read.gguf_tensors import GgufFile
+from converters.read.hashes import content_hash, hash_files
+from converters.read.hf import hash_list, hf_license, hf_quantization, hf_spec
+from converters.read.hf_tensors import stored_tensors, text_tensors, weight_files
+from converters.read.hf_tokenizer import chat_template_from_hf
+from converters.read.names import checkpoint_name
+from converters.spec import ModelSpec
+from toolkit.catalog import CatalogModel, PypiSource, load_catalog
+from toolkit.errors import UnsupportedModelError
+from toolkit.manifest import LicenseRecord, SourceRecord
+
+_KV_DTYPES = {"float32": 4, "float16": 2, "int8": 1}
+
+
+def inspect_source(source: str) -> dict[str, Any]:
+    """Facts about a source as JSON data.
+
+    A model of the catalog that was not fetched yet is answered from the catalog alone (`is_fetched` false); other remote
+    sources are fetched first.
+
+    Returns:
+        name, format, is_fetched, source, license, quantization {name, bits_per_weight}, weights_bytes, n_parameters,
+        targets (names; empty with the reason in `unsupported`), sha256 by file, content_hash, model_type, architecture,
+        context_length, kv_bytes_per_token by dtype, dims, chat, chat_template. What cannot be known is None.
+
+    Raises:
+        UsageError: No such source.
+        FormatError: A file is damaged.
+    """
+    path = local_path(source)
+    if path is not None:
+        return _local_facts(model_path(path), checkpoint_name(path.stem if path.is_file() else path.absolute().name), SourceRecord(source))
+    model = load_catalog().models.get(source)
+    if model is not None:
+        return _catalog_facts(model)
+    from toolkit.fetch import fetch
+
+    fetched = fetch(source)
+    return _local_facts(model_path(fetched.path), checkpoint_name(fetched.name), fetched.source, fetched.license)
+
+
+def _catalog_facts(model: CatalogModel) -> dict[str, Any]:
+    from toolkit.licenses import accepted_at
+    from toolkit.sources.pypi import stored_entry
+
+    license_record = LicenseRecord(model.license.id, model.license.url, accepted_at(model.license.id))
+    for source in model.sources:
+        if isinstance(source, PypiSource) and (entry := stored_entry(source)) is not None and model.task != "speech":
+            return _local_facts(model_path(entry.path), model.name, SourceRecord(source.uri), license_record)
+    unknown = ("format", "quantization", "weights_bytes", "targets", "unsupported", "content_hash", "model_type", "architecture")
+    facts = dict.fromkeys((*unknown, "context_length", "kv_bytes_per_token", "dims", "chat", "chat_template"))
+    return facts | {
+        "name": model.name,
+        "is_fetched": False,
+        "source": {"uri": model.sources[0].uri, "revision": None},
+        "license": asdict(license_record),
+        "n_parameters": model.n_parameters,
+        "sha256": {},
+    }
+
+
+def _local_facts(path: Path, name: str, source: SourceRecord, license_record: LicenseRecord | None = None) -> dict[str, Any]:
+    kind = reader_kind(path)
+    facts = _gguf_facts(path) if kind == "gguf" else _hf_facts(path)
+    stated = license_record or facts.pop("license")
+    return {
+        "name": name,
+        "format": kind,
+        "is_fetched": True,
+        "source": {"uri": source.uri, "revision": source.revision},
+        **facts,
+        "license": asdict(stated),
+        "content_hash": content_hash(facts["sha256"]),
+    }
+
+
+def _gguf_facts(path: Path) -> dict[str, Any]:
+    file = GgufFile(path)
+    try:
+        facts = _spec_facts(gguf_spec(file))
+    except UnsupportedModelError as error:
+        facts = _refused(error, file.metadata.get("general.architecture"))
+    template = file.metadata.get("tokenizer.chat_template")
+    template = template if isinstance(template, str) and template.strip() else None
+    return facts | {
+        "quantization": asdict(gguf_quantization(file.header)),
+        "weights_bytes": sum(tensor.n_bytes for tensor in file.header.tensors.values()),
+        "sha256": hash_files({path.name: path}),
+        "license": gguf_license(file.header),
+        "chat": template is not None,
+        "chat_template": template,
+    }
+
+
+def _hf_facts(path: Path) -> dict[str, Any]:
+    is_multimodal = False
+    try:
+        spec, is_multimodal = hf_spec(path)
+        facts = _spec_facts(spec)
+    except UnsupportedModelError as error:
+        facts = _refused(error, None)
+    files = weight_files(path)
+    tensors = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
+    template = chat_template_from_hf(path)
+    return facts | {
+        "quantization": asdict(hf_quantization(tensors)),
+        "weights_bytes": sum(tensor.n_bytes for tensor in tensors.values()),
+        "sha256": hash_files(hash_list(path, files)),
+        "license": hf_license(path),
+        "chat": template is not None,
+        "chat_template": template,
+    }
+
+
+def _spec_facts(spec: ModelSpec) -> dict[str, Any]:
+    from converters.targets import TARGETS
+
+    dims = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "sliding_window")
+    return {
+        "n_parameters": spec.n_parameters,
+        "targets": sorted(TARGETS),
+        "unsupported": None,
+        "model_type": spec.model_type,
+        "architecture": spec.architecture,
+        "context_length": spec.max_context_length,
+        "kv_bytes_per_token": {dtype: spec.kv_bytes_per_token(size) for dtype, size in _KV_DTYPES.items()},
+        "dims": {name: getattr(spec, name) for name in dims},
+    }
+
+
+def _refused(error: UnsupportedModelError, model_type: Any) -> dict[str, Any]:
+    """Facts of a model that cannot be converted: the reason stands where its dimensions would."""
+    facts = dict.fromkeys(("n_parameters", "architecture", "context_length", "kv_bytes_per_token", "dims"))
+    reason = {"what": error.what, "why": error.why, "fix": error.fix}
+    return facts | {"targets": [], "unsupported": reason, "model_type": model_type if isinstance(model_type, str) else None}
