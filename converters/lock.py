@@ -12,10 +12,14 @@ from pathlib import Path
 def _open_locked(path: Path, operation: int) -> int | None:
     """A descriptor of the lock file that holds the lock; None if another process holds it (non-blocking only)."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:  # its folder was swept between the two calls
+            continue
+        except FileExistsError:  # or inside the first one
+            if os.path.lexists(path.parent) and not path.parent.is_dir():
+                raise
             continue
         try:
             fcntl.flock(descriptor, operation)
