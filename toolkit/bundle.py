@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,8 +115,8 @@ def _refused(bundle: Bundle, record: FileRecord, why: str) -> FormatError:
 
 
 def _memory_path(bundle: Bundle) -> Path:
-    name = hashlib.sha256(f"{os.path.realpath(bundle.path)}\0{bundle.content_hash}".encode(errors="surrogateescape")).hexdigest()
-    return cache_root() / "checked" / f"{name[:32]}.json"
+    name = hashlib.sha256(os.fsencode(os.path.realpath(bundle.path)) + b"\0" + bundle.content_hash.encode())
+    return cache_root() / "checked" / f"{name.hexdigest()[:32]}.json"
 
 
 def _load_memory(bundle: Bundle) -> dict[str, _Identity]:
@@ -136,4 +137,5 @@ def _remember(bundle: Bundle, seen: dict[str, _Identity]) -> None:
         unfinished.write_text(json.dumps({name: identity for name, identity in seen.items() if identity}), encoding="utf-8")
         os.replace(unfinished, path)
     except OSError:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)

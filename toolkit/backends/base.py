@@ -1,0 +1,124 @@
+"""The contract between the runtime and each engine. Nothing here knows an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from toolkit.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation. `role` is "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. Temperature 0 takes the likeliest; otherwise top-k, then top-p, then temperature.
+
+    `seed` is fixed here, so that a result can be repeated: callers who want chance draw one.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class StreamEnd:
+    """The last event of a stream: the engine's own error, or None when it ended by itself."""
+
+    error: str | None = None
+
+
+StreamEvent = str | StreamEnd
+Sink = Callable[[StreamEvent], None]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the engine says about the stream that just ended; None where it does not tell."""
+
+    n_prompt_tokens: int
+    n_generated_tokens: int
+    prefill_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+
+
+class NativeSession(Protocol):
+    """One KV cache. Used by one caller at a time, except `cancel`."""
+
+    @property
+    def n_cached_tokens(self) -> int:
+        """Tokens the KV cache holds. Must not be asked while a stream runs."""
+
+    def count_prompt_tokens(self, text: str) -> int:
+        """Tokens that `start(text)` will prefill, with template and start token. Must not be asked while a stream runs.
+
+        Raises:
+            EngineError: The bundle's chat template failed.
+        """
+
+    def start(self, text: str, *, max_tokens: int, sink: Sink) -> None:
+        """Begin to answer `text` and return at once.
+
+        Pieces of text, then one `StreamEnd`, are passed to `sink` on a thread of the engine's. `sink` must be quick.
+
+        Raises:
+            EngineError: The engine refused the prompt.
+        """
+
+    def cancel(self) -> None:
+        """Ask a running stream to end; returns at once, from any thread, even after `close`.
+
+        The stream may go on for a whole prefill. Afterwards the session may only be closed.
+        """
+
+    def counts(self) -> Counts:
+        """Figures of the stream that ended last. Must not be called before its `StreamEnd`."""
+
+    def close(self) -> None:
+        """Free the KV cache; may be called twice. Never blocks: what still runs is freed in the background when it ends."""
+
+
+class NativeEngine(Protocol):
+    """One set of weights in memory."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`, nothing added."""
+
+    def chat(self, messages: Sequence[Message], sampling: Sampling) -> NativeSession:
+        """A conversation through the bundle's chat template, `messages` already in it (not prefilled yet)."""
+
+    def plain(self, sampling: Sampling, max_tokens: int) -> NativeSession:
+        """A session for one `start`, which continues text as it is given, without a template, by up to `max_tokens`."""
+
+    def close(self) -> None:
+        """Free the weights. Waits for streams that were cancelled to end."""
+
+
+class Backend(Protocol):
+    """One engine library. A module of this package exposes an instance as `BACKEND`."""
+
+    @property
+    def name(self) -> str:
+        """The word of `--backend` and of the metrics."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Targets whose bundles it opens."""
+
+    def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> NativeEngine:
+        """Load a checked bundle with a KV cache of `context_length` tokens.
+
+        Raises:
+            BackendUnavailableError: The engine's library is not installed or does not load here.
+            EngineError: The engine refused the files; the text carries its own message.
+        """

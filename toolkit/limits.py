@@ -1,0 +1,95 @@
+"""Refuses requests that an engine would accept silently and answer with nonsense, before it sees them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from typing import NoReturn
+
+from toolkit.backends.base import Message, Sampling
+from toolkit.errors import UsageError
+
+ROLES = ("system", "user", "assistant")
+MAX_SEED = 2**31 - 1
+MAX_TOKENS = 2**27
+MAX_BYTES_PER_TOKEN = 1024
+
+
+def usable_threads() -> int:
+    """CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_threads(threads: int) -> None:
+    """Raises UsageError unless 1 <= threads <= the machine's CPUs: more than that is many times slower, not faster."""
+    n_cpus = os.cpu_count() or 1
+    if not 1 <= threads <= n_cpus:
+        raise UsageError(f"{threads} threads cannot be used", why=f"this machine has {n_cpus} CPUs", fix=f"use --threads 1 to {n_cpus}")
+
+
+def check_context_length(context_length: int, *, most: int) -> None:
+    """Raises UsageError unless 1 <= context_length <= what the bundle was converted for."""
+    if not 1 <= context_length <= most:
+        raise UsageError(
+            f"a context of {context_length} tokens cannot be used",
+            why=f"this bundle holds 1 to {most} tokens",
+            fix=f"use --context {most} or less, or convert the model again with a larger --context",
+        )
+
+
+def check_max_tokens(max_tokens: int) -> None:
+    """Raises UsageError unless at least one token may be generated."""
+    if not 1 <= max_tokens <= MAX_TOKENS:
+        raise UsageError(f"max_tokens is {max_tokens}", why=f"it must be 1 to {MAX_TOKENS}", fix="use --max-tokens 256")
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raises UsageError for a temperature, top_k, top_p or seed outside its range."""
+    if not (math.isfinite(sampling.temperature) and 0 <= sampling.temperature <= 100):
+        _refuse("temperature", sampling.temperature, "must be 0 to 100; 0 takes the likeliest token", "use --temperature 0.7")
+    if not 1 <= sampling.top_k <= MAX_TOKENS:
+        _refuse("top_k", sampling.top_k, f"must be 1 to {MAX_TOKENS}; 1 takes the likeliest token", "use --top-k 40")
+    if not 0 < sampling.top_p <= 1:
+        _refuse("top_p", sampling.top_p, "must be more than 0 and at most 1", "use --top-p 0.95")
+    if not 0 <= sampling.seed <= MAX_SEED:
+        _refuse("seed", sampling.seed, f"must be 0 to {MAX_SEED}", "use --seed 1")
+
+
+def _refuse(name: str, value: float, rule: str, fix: str) -> NoReturn:
+    raise UsageError(f"{name} is {value}", why=f"it {rule}", fix=fix)
+
+
+def check_stops(stop: Iterable[str]) -> tuple[str, ...]:
+    """Returns the stop strings as a tuple; raises UsageError for one that would stop everything."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if any(not text for text in stops):
+        raise UsageError("a stop string is empty", why="it would end every answer at once", fix="leave it out")
+    return stops
+
+
+def check_text(text: str, *, what: str, context_length: int) -> None:
+    """Raises UsageError for text no tokenizer can take: half characters, NUL, or far more bytes than the context holds tokens."""
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} is not text", why=f"character {error.start} is no Unicode character", fix="pass it as UTF-8") from error
+    if "\0" in text:
+        raise UsageError(f"{what} holds a NUL character", why=f"at character {text.index(chr(0))}", fix="remove it; is it a binary file?")
+    if size > context_length * MAX_BYTES_PER_TOKEN:
+        why = f"it has {size} bytes; the context holds {context_length} tokens"
+        raise UsageError(f"{what} is too long", why=why, fix="shorten it, or send it in parts")
+
+
+def check_messages(messages: Iterable[Message], *, context_length: int) -> tuple[Message, ...]:
+    """Returns the messages as a tuple; raises UsageError for an unknown role, a late system message, or text as above."""
+    checked = tuple(messages)
+    for index, message in enumerate(checked):
+        if message.role not in ROLES:
+            raise UsageError(
+                f"message {index} has the role {message.role!r}", why=f"known roles are {', '.join(ROLES)}", fix="use one of these"
+            )
+        if message.role == "system" and index > 0:
+            raise UsageError(f"message {index} is a system message", why="only the first may be one", fix="put it first")
+        check_text(message.content, what=f"message {index}", context_length=context_length)
+    return checked

@@ -1,0 +1,244 @@
+"""One conversation with an engine: what was said, and its KV cache."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from toolkit.answer import Answer, FinishReason, Piece
+from toolkit.backends.base import Message, NativeSession, Sampling, Sink, StreamEvent
+from toolkit.errors import UsageError
+from toolkit.limits import check_max_tokens, check_stops, check_text
+from toolkit.metrics import Metrics, measure_peak_rss_bytes
+
+if TYPE_CHECKING:
+    from toolkit.engine import Engine
+
+__all__ = ["FinishReason", "Message", "Piece", "Session"]
+
+
+@dataclass(frozen=True)
+class _Request:
+    text: str
+    max_tokens: int
+    stops: tuple[str, ...]
+
+
+class Session:
+    """A conversation. Made by `Engine.session` or `Engine.plain_session`.
+
+    One answer at a time; `cancel` may be called from any thread. A session keeps no thread and no native memory while it
+    is idle except its KV cache, which `close` frees. Several sessions share one engine.
+
+    Attributes:
+        metrics: What the last answer cost; None before the first.
+        finish_reason: Why the last answer ended; None before the first.
+        sampling: How tokens are chosen, seed included.
+    """
+
+    def __init__(self, engine: Engine, messages: tuple[Message, ...], sampling: Sampling, *, is_chat: bool) -> None:
+        self._engine, self._is_chat = engine, is_chat
+        self._messages = list(messages)
+        self._native: NativeSession | None = None
+        self._active: Answer | None = None
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
+        self.sampling = sampling
+        self.metrics: Metrics | None = None
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said so far. A question whose answer was cancelled before its first text is not part of it."""
+        return tuple(self._messages)
+
+    def send(self, text: str, *, max_tokens: int = 256, stop: str | Iterable[str] = ()) -> Iterator[Piece]:
+        """Ask, and iterate over the answer as it is generated. Nothing happens before the first piece is asked for.
+
+        Breaking out of the loop cancels the answer; what was shown stays part of the conversation.
+
+        Args:
+            text: The user's message, or in a plain session the text to go on from.
+            max_tokens: Most tokens to generate.
+            stop: Strings that end the answer; they are not shown, nor is what follows.
+
+        Raises:
+            UsageError: A limit is out of range, the prompt is longer than the context, or an answer is still running.
+            BudgetError: The budget's tokens are used up.
+            EngineError: The engine refused the prompt or failed.
+        """
+        return self._pieces(self._request(text, max_tokens, stop))
+
+    def asend(self, text: str, *, max_tokens: int = 256, stop: str | Iterable[str] = ()) -> AsyncIterator[Piece]:
+        """`send` for asyncio: the event loop is never blocked, and cancelling the task cancels the answer."""
+        return self._async_pieces(self._request(text, max_tokens, stop))
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer was begun and has not ended."""
+        return self._active is not None
+
+    def cancel(self) -> None:
+        """End the running answer, if any; returns at once, from any thread or signal handler.
+
+        The caller of `send` sees its iterator end at once too. An engine that is in the middle of a long prefill finishes
+        it in the background; the next `send` waits for that.
+        """
+        if (answer := self._active) is not None:
+            answer.interrupt(FinishReason.CANCELLED)
+
+    def close(self) -> None:
+        """Cancel what runs and free the KV cache. May be called twice."""
+        self._is_closed = True
+        self.cancel()
+        self.drop_native()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _request(self, text: str, max_tokens: int, stop: str | Iterable[str]) -> _Request:
+        check_max_tokens(max_tokens)
+        check_text(text, what="the prompt", context_length=self._engine.max_context_length)
+        return _Request(text, max_tokens, check_stops(stop))
+
+    def _pieces(self, request: _Request) -> Iterator[Piece]:
+        events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
+        answer = self._begin(request, events.put)
+        try:
+            while answer.reason is None:
+                if (piece := answer.take(events.get())) is not None:
+                    yield piece
+        finally:
+            self._end(request, answer)
+
+    async def _async_pieces(self, request: _Request) -> AsyncIterator[Piece]:
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[StreamEvent]()
+
+        def sink(event: StreamEvent) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        begun = loop.run_in_executor(None, self._begin, request, sink)
+        try:
+            answer = await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            begun.add_done_callback(partial(self._end_unheard, request))
+            raise
+        try:
+            while answer.reason is None:
+                if (piece := answer.take(await events.get())) is not None:
+                    yield piece
+        finally:
+            self._end(request, answer)
+
+    def _begin(self, request: _Request, sink: Sink) -> Answer:
+        """Make room, start the engine's stream and return its state. The engine's lock keeps sessions from racing here."""
+        started = time.perf_counter()
+        with self._engine.lock:
+            self._check_idle()
+            n_granted = self._engine.grant_tokens(request.max_tokens)
+            try:
+                native, n_new, n_total = self._fit(request.text, n_granted)
+                answer = Answer(
+                    native,
+                    sink,
+                    started=started,
+                    stops=request.stops,
+                    n_prompt_tokens=n_new,
+                    max_tokens=min(n_granted, self._engine.context_length - n_total),
+                    is_capped=n_granted < request.max_tokens,
+                )
+                native.start(self._prompt(request.text), max_tokens=n_granted, sink=sink)
+            except BaseException:
+                self.drop_native()
+                raise
+            self._active = answer
+        if (seconds := self._engine.budget.seconds) is not None:
+            self._timer = threading.Timer(seconds, answer.interrupt, [FinishReason.BUDGET])
+            self._timer.daemon = True
+            self._timer.start()
+        return answer
+
+    def _check_idle(self) -> None:
+        if self._is_closed:
+            raise UsageError("the session is closed", fix="ask the engine for a new one: engine.session()")
+        if self._active is not None:
+            fix = "finish, cancel or close it first, or use a second session"
+            raise UsageError("an answer is still running in this session", why="a session answers one message at a time", fix=fix)
+
+    def _fit(self, text: str, max_tokens: int) -> tuple[NativeSession, int, int]:
+        """A KV cache with room for the prompt and, as far as the context reaches, the answer: it, new tokens, all tokens."""
+        native = self._native_session(max_tokens)
+        n_new = native.count_prompt_tokens(self._prompt(text))
+        n_total = native.n_cached_tokens + n_new
+        most = self._engine.max_context_length
+        if n_total >= most:
+            raise UsageError(
+                f"the prompt of {n_new} tokens does not fit",
+                why=f"the context holds {most} tokens; the conversation uses {n_total - n_new}, and the answer needs one or more",
+                fix="shorten it, or begin a new session" + self._engine.larger_context_hint(n_total + max_tokens),
+            )
+        if self._engine.make_room(min(n_total + max_tokens, most)):
+            native = self._native_session(max_tokens)
+            n_new = n_total
+        return native, n_new, n_total
+
+    def _native_session(self, max_tokens: int) -> NativeSession:
+        if self._native is None:
+            engine = self._engine.native
+            chat = self._is_chat
+            self._native = engine.chat(self._messages, self.sampling) if chat else engine.plain(self.sampling, max_tokens)
+        return self._native
+
+    def _prompt(self, text: str) -> str:
+        """What is prefilled: in a plain session all the text so far, because its KV cache serves one answer only."""
+        return text if self._is_chat else "".join(message.content for message in self._messages) + text
+
+    def _end(self, request: _Request, answer: Answer) -> None:
+        """Whatever happened: keep what was said, measure, and free what cannot be used again."""
+        answer.abandon()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if answer.text or answer.is_in_cache:
+            self._messages += [Message("user", request.text), Message("assistant", answer.text)]
+        if self._is_closed or not self._is_chat or not answer.is_in_cache:
+            self.drop_native()
+        figures = answer.figures
+        self._engine.spend_tokens(figures.n_generated_tokens)
+        self.finish_reason = answer.reason
+        self.metrics = Metrics(
+            ttft_s=answer.ttft_s,
+            total_s=answer.total_s,
+            prefill_tokens_per_s=figures.prefill_tokens_per_s,
+            decode_tokens_per_s=figures.decode_tokens_per_s,
+            n_prompt_tokens=figures.n_prompt_tokens,
+            n_generated_tokens=figures.n_generated_tokens,
+            load_s=self._engine.load_s,
+            peak_rss_bytes=measure_peak_rss_bytes(),
+            context_length=self._engine.context_length,
+            threads=self._engine.threads,
+            backend=self._engine.backend,
+        )
+        self._active = None
+
+    def _end_unheard(self, request: _Request, begun: asyncio.Future[Answer]) -> None:
+        """The task was cancelled while the answer was being begun."""
+        if not begun.cancelled() and begun.exception() is None:
+            self._end(request, begun.result())
+
+    def drop_native(self) -> None:
+        """Free the KV cache; the next `send` builds it again from what was said."""
+        native, self._native = self._native, None
+        if native is not None:
+            native.close()
