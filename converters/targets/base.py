@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,6 +78,16 @@ class Assembled:
     as_written: dict[str, Any] = field(default_factory=dict)
 
 
+class Scorer(Protocol):
+    """A native model, opened to be compared with its checkpoint."""
+
+    def score(self, token_ids: Sequence[int]) -> Iterator[np.ndarray]:
+        """Logits after each token of a window, from an empty cache: blocks of (n_positions, vocab_size) float32, in order."""
+
+    def count_greedy_equal(self, prompt_ids: Sequence[int], expected_ids: Sequence[int]) -> int:
+        """Tokens that greedy generation from `prompt_ids`, one decode step each, shares with `expected_ids` before the first other."""
+
+
 class Target(Protocol):
     """One native format. A module of this package exposes an instance as `TARGET`; heavy imports stay inside methods.
 
@@ -113,5 +123,5 @@ class Target(Protocol):
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
         """Write the native files of a bundle into `bundle_dir`. `model` (from `quantize`) is read only."""
 
-    def logits(self, model: Path, token_windows: Iterable[Sequence[int]]) -> Iterator[np.ndarray]:
-        """Run the native model over each window: one (n_tokens, vocab_size) float32 array per window, in order."""
+    def open_scorer(self, model: Path) -> Scorer:
+        """Open a native model (from `quantize`) in this process, through the target's own runtime, to read its logits."""

@@ -1,0 +1,138 @@
+"""Running one heavy function in a process of its own.
+
+A converter holds gigabytes that Python never gives back, prints over the user's screen, and can die of a signal.
+In a child its memory ends with it, its output goes to a log, and its death becomes an error with a cause.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import toolkit.errors
+from toolkit.errors import BudgetError, ToolkitError
+
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+LAST_LOG_LINES = 3
+
+
+def run_in_child(function: str, arguments: dict[str, Any], *, what: str) -> dict[str, Any]:
+    """Call `package.module:function(**arguments)` in a new process and return what it returned.
+
+    Arguments and result are JSON data. The child dies with its parent (Linux), and an interrupt ends it at once.
+
+    Args:
+        function: Import path, `converters.targets.litert_export:export_float`.
+        arguments: Keyword arguments.
+        what: What it does, for the error text: "lower the model to LiteRT".
+
+    Raises:
+        ToolkitError: What the function raised, unchanged if it was a ToolkitError of the function's own.
+        BudgetError: The child was killed by SIGKILL, which is what running out of memory looks like.
+    """
+    log = Path(tempfile.mkstemp(prefix="ondevice-toolkit-", suffix=".log")[1])
+    with _started(function, arguments, log) as (process, result_end):
+        with os.fdopen(result_end, "rb") as stream:
+            answer = stream.read()
+        code = process.wait()
+    if code or not answer:
+        _explain_death(what, code, log)
+    data: dict[str, Any] = json.loads(answer)
+    if "error" in data:
+        _raise_again(what, data["error"], log)
+    log.unlink()
+    result: dict[str, Any] = data["result"]
+    return result
+
+
+@contextmanager
+def _started(function: str, arguments: dict[str, Any], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    result_end, child_end = os.pipe()
+    command = [sys.executable, "-m", "converters.child", function, str(child_end), str(os.getpid())]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stream, stderr=stream, pass_fds=(child_end,), env=_environment())
+    os.close(child_end)
+    try:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(arguments).encode())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it died while starting; the exit code says of what
+        yield process, result_end
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """The parent's environment; imports find the same packages, and no library asks the network about a local file."""
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _explain_death(what: str, code: int, log: Path) -> NoReturn:
+    if code == -signal.SIGKILL:
+        raise BudgetError(
+            f"could not {what}: the process was killed",
+            why="it got SIGKILL; with no other program killing it, that is the system running out of memory",
+            fix="close other programs, or convert with --max-memory to take the leaner path",
+        )
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    raise ToolkitError(f"could not {what}: the process died of {name}", why=_last_lines(log), fix=f"read {log}, which holds its whole output")
+
+
+def _raise_again(what: str, error: dict[str, Any], log: Path) -> NoReturn:
+    kind = getattr(toolkit.errors, error["kind"], None)
+    if isinstance(kind, type) and issubclass(kind, ToolkitError):
+        log.unlink()
+        raise kind(error["what"], why=error["why"], fix=error["fix"])
+    raise ToolkitError(f"could not {what}", why=f"{error['kind']}: {error['what']}", fix=f"read {log}, which holds the traceback")
+
+
+def _last_lines(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-LAST_LOG_LINES:]) or "it printed nothing"
+
+
+def _main(function: str, result_fd: int, parent_pid: int) -> None:
+    _die_with(parent_pid)
+    arguments = json.loads(sys.stdin.buffer.read())
+    module, _, name = function.partition(":")
+    try:
+        answer = {"result": getattr(importlib.import_module(module), name)(**arguments)}
+    except ToolkitError as error:
+        answer = {"error": {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}}
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        answer = {"error": {"kind": type(error).__name__, "what": str(error)[:500]}}
+    with os.fdopen(result_fd, "wb") as stream:
+        stream.write(json.dumps(answer).encode())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # native libraries that crash while unloading must not turn a finished result into a failure
+
+
+def _die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies, so that a killed conversion leaves nobody writing."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,103 @@
+"""Fidelity: a written model beside its checkpoint, on the same tokens, through the target's own runtime.
+
+Both sides run in child processes: the checkpoint once (its answers are kept), every written model once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from converters.child import run_in_child
+from converters.divergence import Divergence, Logits
+from converters.gates import verdict
+from converters.reference import Reference, open_reference
+from toolkit.manifest import Fidelity
+
+if TYPE_CHECKING:
+    from converters.checkpoint import Checkpoint
+    from converters.targets.base import Target
+
+N_TOKENS = 2048
+WINDOW = 512
+N_PROMPT_TOKENS = 32
+
+
+def reference(checkpoint: Checkpoint, hf_dir: Path, cache: Path) -> Reference:
+    """The checkpoint's logits on the verification texts; computed once for a checkpoint and these texts.
+
+    Args:
+        checkpoint: Decides how long a window may be.
+        hf_dir: Its weights in float32, as transformers loads them.
+        cache: Folder that belongs to this checkpoint's content hash.
+
+    Raises:
+        ToolkitError: transformers cannot run the checkpoint.
+    """
+    from converters.corpus import windows
+
+    length = min(WINDOW, checkpoint.spec.max_context_length)
+    asked = [list(window) for window in windows(hf_dir, n_tokens=N_TOKENS, window=length)]
+    prompt = asked[0][:N_PROMPT_TOKENS]
+    digest = hashlib.sha256(json.dumps([asked, prompt]).encode()).hexdigest()[:16]
+    folder = cache / f"texts-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = open_reference(folder)
+    if known is None:
+        arguments = {"hf_dir": str(hf_dir), "folder": str(folder), "windows": asked, "prompt_ids": prompt}
+        run_in_child("converters.reference:compute_reference", arguments, what=f"run the checkpoint {checkpoint.name}")
+        known = open_reference(folder)
+        assert known is not None, "compute_reference left no whole reference"
+    return known
+
+
+def measure(target: Target, model_path: Path, reference: Reference, gates: Mapping[str, float]) -> Fidelity:
+    """Run a written model over the reference's windows and prompt, and judge the figures by the gates.
+
+    Raises:
+        ToolkitError: The target's runtime refuses the file, or dies on it.
+    """
+    arguments = {"target_name": target.name, "model": str(model_path), "reference_folder": str(reference.folder)}
+    figures = run_in_child("converters.verify:measure_here", arguments, what=f"measure the {target.name} model")
+    fidelity = Fidelity(**figures, verdict="reported", gates=dict(gates))
+    return Fidelity(**figures, verdict=verdict(fidelity, gates), gates=dict(gates))
+
+
+def measure_here(target_name: str, model: str, reference_folder: str) -> dict[str, Any]:
+    """The figures of `Fidelity` but verdict and gates, measured in this process."""
+    from converters.targets import load_target
+
+    known = open_reference(Path(reference_folder))
+    assert known is not None, "the reference went away while it was in use"
+    scorer = load_target(target_name).open_scorer(Path(model))
+    divergence = Divergence()
+    for index, window in enumerate(known.windows):
+        _compare(divergence, known, index, scorer.score(window))
+    n_equal = scorer.count_greedy_equal(known.prompt_ids, known.greedy_ids)
+    return {
+        "n_tokens": len(divergence.kl),
+        "kl_mean": divergence.kl_mean,
+        "kl_p99": divergence.kl_p99,
+        "top1_agreement": divergence.top1_agreement,
+        "perplexity": divergence.perplexity,
+        "reference_perplexity": divergence.reference_perplexity,
+        "max_abs_logit_error": divergence.max_abs_logit_error,
+        "greedy_tokens_equal": n_equal,
+        "greedy_tokens_compared": len(known.greedy_ids),
+    }
+
+
+def _compare(divergence: Divergence, known: Reference, index: int, answers: Iterable[Logits]) -> None:
+    window = known.windows[index]
+    next_ids = np.array([*window[1:], -1], dtype=np.int64)
+    done = 0
+    for block in answers:
+        divergence.add(known.rows(index, done, len(block)), block, next_ids[done : done + len(block)])
+        done += len(block)
+    if done != len(window):
+        raise ValueError(f"window {index} has {len(window)} tokens, the model answered {done}")
