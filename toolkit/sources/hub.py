@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.cache import check_free_disk
 from toolkit.catalog import HfSource
-from toolkit.errors import BackendUnavailableError
+from toolkit.errors import BackendUnavailableError, FormatError
 from toolkit.progress import Progress, Step
 from toolkit.sources.hub_cache import (
     HubFile,
@@ -19,6 +19,7 @@ from toolkit.sources.hub_cache import (
     hub_cache,
     is_commit,
     local_snapshot,
+    point,
     remember,
     repository_directory,
 )
@@ -53,6 +54,8 @@ def fetch_repository(source: HfSource, *, progress: Progress) -> Snapshot:
     files = choose_files(source, {sibling.rfilename: _hub_file(sibling) for sibling in info.siblings or ()})
     snapshot = _bring(hub, source, info.sha, files, _license_id(info), progress)
     remember(snapshot)
+    if not is_commit(source.revision):
+        point(source, info.sha)
     return snapshot
 
 
@@ -98,8 +101,16 @@ def _bring(
     with progress.stage(f"Fetching {source.uri}", missing) as step:
         paths = {file: _download(hub, source, commit, file, step) for file in files}
     with progress.stage(f"Checking {source.uri}", total) as step:
-        hashes = {file.name: checked_hash(file, path, step) for file, path in paths.items()}
+        hashes = {file.name: _checked(hub, source, commit, file, path, step) for file, path in paths.items()}
     return Snapshot(paths[files[0]].parent, source.repo, commit, hashes, license_id)
+
+
+def _checked(hub: ModuleType, source: HfSource, commit: str, file: HubFile, path: Path, step: Step) -> str:
+    """The file's SHA-256; a copy that was damaged on this disk since it came is brought once more."""
+    try:
+        return checked_hash(file, path, step)
+    except FormatError:
+        return checked_hash(file, _download(hub, source, commit, file, step), step)
 
 
 def _download(hub: ModuleType, source: HfSource, commit: str, file: HubFile, step: Step) -> Path:

@@ -157,6 +157,16 @@ def remember(snapshot: Snapshot) -> None:
         raise write_error(path, error) from error
 
 
+def point(source: HfSource, commit: str) -> None:
+    """Note which commit a branch or tag stood for, as the hub's library does, so that both find it again offline."""
+    path = repository_directory(source.repo) / "refs" / source.revision
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(commit, "utf-8")
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 def remove_repository(repo: str) -> int:
     """Delete every revision of a repository from the hub's cache; returns the bytes freed."""
     folder = repository_directory(repo)
