@@ -78,7 +78,7 @@ def parse_source(source: str) -> CatalogModel | Source | Path:
     if source in catalog.models:
         return catalog.models[source]
     path = Path(source)
-    if path.exists():
+    if source and path.exists():  # the empty text would be the current directory
         return path
     if path.suffix in (".gguf", ".safetensors") or "/" in source or "\\" in source:
         where = f"looked in {path.absolute().parent}"
