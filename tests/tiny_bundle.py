@@ -89,7 +89,8 @@ def _write_checkpoint(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog. check the pump and the valve of the station. "] * 4, trainer)
+    text = "the quick brown fox jumps over the lazy dog. check the pump and the valve of the station. "
+    tokenizer.train_from_iterator([text] * 4, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos_token": SPECIAL_TOKENS[1], "eos_token": SPECIAL_TOKENS[2], "pad_token": SPECIAL_TOKENS[0]}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT_LENGTH, "chat_template": CHAT_TEMPLATE, **names}

@@ -59,8 +59,11 @@ class Answer:
 
     @property
     def is_in_cache(self) -> bool:
-        """Whether the KV cache holds exactly what was shown, so that the next turn may build on it."""
-        return self._has_native_ended and not self._stops.has_stopped and self.reason in (FinishReason.STOP, FinishReason.LENGTH)
+        """Whether the KV cache holds what was shown and the model's own stop token, so that the next turn may build on it.
+
+        After a cut the template would put an end-of-turn token first, which the engine leaves out.
+        """
+        return self._has_native_ended and not self._stops.has_stopped and self.reason is FinishReason.STOP
 
     def interrupt(self, reason: FinishReason) -> None:
         """End the answer now, from any thread. The first reason counts."""
@@ -97,7 +100,8 @@ class Answer:
         shown = self._stops.flush()
         if end.error is not None:
             self._over(FinishReason.CRASHED, shown)
-            raise EngineError("the engine failed while it was answering", why=end.error, fix="ask again; if it stays, run toolkit verify BUNDLE")
+            fix = "ask again; if it stays, check the bundle: toolkit verify BUNDLE"
+            raise EngineError("the engine failed while it was answering", why=end.error, fix=fix)
         self.counts = self._native.counts()
         return self._over(self._natural_reason(self.counts), shown)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 import weakref
@@ -14,7 +13,7 @@ from toolkit.backends.base import Backend, Message, NativeEngine, Sampling
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.errors import BudgetError, EngineError, UsageError
-from toolkit.limits import MAX_SEED, check_context_length, check_messages, check_sampling, check_threads, usable_threads
+from toolkit.limits import check_context_length, check_messages, check_sampling, check_threads, drawn_seed, usable_threads
 from toolkit.metrics import measure_rss_bytes
 from toolkit.session import Session
 from toolkit.units import format_bytes
@@ -154,7 +153,7 @@ class Engine:
             )
         given = [Message("system", system), *messages] if system is not None else list(messages)
         checked = check_messages(given, context_length=self.max_context_length)
-        return self._session(checked, Sampling(temperature, top_k, top_p, _drawn(seed)), is_chat=True)
+        return self._session(checked, Sampling(temperature, top_k, top_p, drawn_seed(seed)), is_chat=True)
 
     def plain_session(self, *, temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, seed: int | None = None) -> Session:
         """Begin a text that the model continues as it is, without a template: the way to use a base model.
@@ -162,7 +161,7 @@ class Engine:
         Raises:
             UsageError: An argument is out of range.
         """
-        return self._session((), Sampling(temperature, top_k, top_p, _drawn(seed)), is_chat=False)
+        return self._session((), Sampling(temperature, top_k, top_p, drawn_seed(seed)), is_chat=False)
 
     def _session(self, messages: tuple[Message, ...], sampling: Sampling, *, is_chat: bool) -> Session:
         check_sampling(sampling)
@@ -262,7 +261,3 @@ class Engine:
         native, self._native = self._native, None
         if native is not None:
             native.close()
-
-
-def _drawn(seed: int | None) -> int:
-    return random.SystemRandom().randrange(MAX_SEED) if seed is None else seed

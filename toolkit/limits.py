@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -54,6 +55,11 @@ def check_sampling(sampling: Sampling) -> None:
         _refuse("top_p", sampling.top_p, "must be more than 0 and at most 1", "use --top-p 0.95")
     if not 0 <= sampling.seed <= MAX_SEED:
         _refuse("seed", sampling.seed, f"must be 0 to {MAX_SEED}", "use --seed 1")
+
+
+def drawn_seed(seed: int | None) -> int:
+    """The seed itself, or one drawn by the system when it is None."""
+    return random.SystemRandom().randrange(MAX_SEED) if seed is None else seed
 
 
 def _refuse(name: str, value: float, rule: str, fix: str) -> NoReturn:

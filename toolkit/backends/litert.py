@@ -193,7 +193,7 @@ class LiteRtSession:
         self._render, self._count_cached = render, count_cached
         self._handle: StreamHandle | None = None
         self._last_handle: StreamHandle | None = None  # its callback may still be returning when the next stream starts
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may cancel while its own thread closes
         self._is_closed = False
 
     @property

@@ -1,0 +1,5 @@
+"""`python -m toolkit.cli` is `toolkit`."""
+
+from toolkit.cli import main
+
+raise SystemExit(main())

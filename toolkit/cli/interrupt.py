@@ -1,0 +1,64 @@
+"""Ctrl-C that is felt at once, whatever native code is doing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+GRACE_S = 0.15
+
+
+class Interruptible:
+    """Runs work on a second thread while this one waits for it or for Ctrl-C.
+
+    A native call holds off Python's signal handlers until it returns, so the thread that receives Ctrl-C must not be in one.
+    The work prints by itself: nothing passes between the threads while it runs.
+    """
+
+    def __init__(self) -> None:
+        self._cancel: Callable[[], None] = lambda: None
+        self._code = 0
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+
+    def on_interrupt(self, cancel: Callable[[], None]) -> None:
+        """What Ctrl-C does from now on: make the work end soon. Called by the work, from its thread."""
+        self._cancel = cancel
+
+    def run(self, work: Callable[[], int]) -> int:
+        """Run `work` to its end; returns its exit code, or raises what it raised.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came. The work was cancelled and had a moment to print what it had.
+        """
+        threading.Thread(target=self._work, args=[work], daemon=True).start()
+        try:
+            self._done.wait()
+        except KeyboardInterrupt:
+            self._cancel()
+            self._done.wait(GRACE_S)
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._code
+
+    def _work(self, work: Callable[[], int]) -> None:
+        try:
+            self._code = work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now: an interpreter that shuts down in order would wait for native code, or die in it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            pass
+    os._exit(code)

@@ -1,0 +1,101 @@
+"""`toolkit run`: one prompt in, one answer out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from toolkit.answer import FinishReason
+from toolkit.backends.base import Sampling
+from toolkit.bundle import Bundle
+from toolkit.cli.interrupt import Interruptible, leave
+from toolkit.cli.options import add_engine_options, add_sampling_options, checked_sampling, open_engine
+from toolkit.cli.output import metrics_line, print_json, print_piece
+from toolkit.engine import Engine
+from toolkit.errors import UsageError
+from toolkit.limits import check_text
+from toolkit.session import Session
+
+_EXAMPLES = """\
+examples:
+  toolkit run bundles/smollm2-135m-instruct-litert-int8 "What is the capital of France?"
+  toolkit run BUNDLE "Name a colour." --temperature 0.8 --seed 7 --max-tokens 20
+  toolkit run BUNDLE - --json < prompt.txt
+
+A base model, which has no chat template, continues the prompt as it is.
+"""
+_TEMPLATE_TOKENS = 48  # a guess at what a chat template adds; a wrong one costs opening the engine again
+_BYTES_PER_TOKEN = 3
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `run` to the command line."""
+    parser = subparsers.add_parser(
+        "run",
+        help="answer one prompt with a bundle",
+        description="Answer one prompt with a bundle: the answer on stdout as it is generated, what it cost on stderr.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder that `convert` wrote")
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt, or - to read it from stdin")
+    add_sampling_options(parser)
+    add_engine_options(parser)
+    parser.add_argument("--json", action="store_true", help="print {text, finish_reason, metrics, ...} as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; Ctrl-C prints what there is and exits 130."""
+    sampling = checked_sampling(args)
+    prompt = _read_stdin() if args.prompt == "-" else args.prompt
+    bundle = Bundle.open(args.bundle, full_check=args.full_check)
+    check_text(prompt, what="the prompt", context_length=args.context or bundle.manifest.context_length)
+    interruptible = Interruptible()
+    try:
+        return interruptible.run(lambda: _answer(args, bundle, prompt, sampling, interruptible))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        leave(130)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError("the prompt on stdin is not text", why=str(error), fix="pass it as UTF-8") from error
+
+
+def _answer(args: argparse.Namespace, bundle: Bundle, prompt: str, sampling: Sampling, interruptible: Interruptible) -> int:
+    expected = len(prompt.encode()) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS + args.max_tokens
+    with open_engine(args, bundle, expected_tokens=expected) as engine:
+        session = _session(args, engine, sampling)
+        interruptible.on_interrupt(session.cancel)
+        text = ""
+        for piece in session.send(prompt, max_tokens=args.max_tokens, stop=args.stop):
+            text += piece.text
+            if not args.json:
+                print_piece(piece.text)
+        _print_result(args, bundle, session, text)
+        return 130 if session.finish_reason is FinishReason.CANCELLED else 0
+
+
+def _session(args: argparse.Namespace, engine: Engine, sampling: Sampling) -> Session:
+    if engine.bundle.manifest.chat:
+        return engine.session(system=args.system, **vars(sampling))
+    if args.system is not None:
+        raise UsageError(
+            f"{engine.bundle.manifest.name} takes no system message",
+            why="it is a base model without a chat template",
+            fix="put what it should know into the prompt",
+        )
+    return engine.plain_session(**vars(sampling))
+
+
+def _print_result(args: argparse.Namespace, bundle: Bundle, session: Session, text: str) -> None:
+    assert session.metrics is not None and session.finish_reason is not None
+    if args.json:
+        result = {"text": text, "finish_reason": session.finish_reason.value, "metrics": session.metrics.as_dict()}
+        print_json({**result, "bundle": bundle.manifest.name, "seed": session.sampling.seed})
+    else:
+        print_piece("\n")
+        print(metrics_line(session.metrics, session.finish_reason), file=sys.stderr, flush=True)
