@@ -17,7 +17,7 @@ from converters.architectures.config_dims import common_config, dims_from_config
 from converters.architectures.decoder import tensor_table
 from converters.architectures.fields import MAX_LAYERS, Fields
 from converters.architectures.gguf_dims import Dims, architecture_fields, dims_from_gguf
-from converters.architectures.layer_types import layer_types_from_config, layer_types_to_config, sliding_pattern
+from converters.architectures.layer_types import layer_types_from_config, layer_types_from_gguf, layer_types_to_config, sliding_pattern
 from converters.architectures.rope import rope_from_config, rope_from_gguf, rope_to_config
 from converters.spec import LayerType, ModelSpec, NormSpec, RopeSpec
 from toolkit.errors import UnsupportedModelError
@@ -71,8 +71,7 @@ def spec_from_gguf(gguf: GgufView) -> ModelSpec:
     dims, fields = dims_from_gguf(gguf), architecture_fields(gguf)
     architecture = str(gguf.metadata["general.architecture"])
     model_type = "gemma3_text" if architecture == "gemma3" else architecture
-    period = fields.integer("attention.sliding_window_pattern", default=_PERIOD.get(model_type, 1))
-    layer_types = sliding_pattern(dims["n_layers"], period if model_type in _PERIOD else 1)
+    layer_types = layer_types_from_gguf(fields, sliding_pattern(dims["n_layers"], _PERIOD.get(model_type, 1)))
     thetas = _THETAS[model_type]
     full = rope_from_gguf(gguf, fields, dims["head_dim"], thetas["full"])
     local = RopeSpec(fields.number("rope.freq_base_swa", default=thetas["sliding"])) if "sliding" in thetas else full

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from converters.architectures.fields import Fields
 from converters.architectures.rope import HF_LAYER_TYPES
 from converters.spec import LayerType
@@ -29,6 +31,19 @@ def layer_types_from_config(fields: Fields, default: tuple[LayerType, ...]) -> t
         if not isinstance(name, str) or name not in by_name:
             raise fields.fail("layer_types", f"knows {', '.join(by_name)}, found {name!r}")
     return tuple(by_name[name] for name in listed)
+
+
+def layer_types_from_gguf(fields: Fields, default: tuple[LayerType, ...]) -> tuple[LayerType, ...]:
+    """`attention.sliding_window_pattern` of a GGUF file: a period, or one truth value a layer; the family's rule if absent."""
+    key = "attention.sliding_window_pattern"
+    if key not in fields or all(layer_type == "full" for layer_type in default):
+        return default
+    pattern = fields.data[fields.prefix + key]
+    if not isinstance(pattern, np.ndarray):
+        return sliding_pattern(len(default), fields.integer(key))
+    if pattern.shape != (len(default),):
+        raise fields.fail(key, f"must have one value for each of {len(default)} layers, found {pattern.shape}")
+    return tuple("sliding" if slides else "full" for slides in pattern.tolist())
 
 
 def layer_types_to_config(layer_types: tuple[LayerType, ...]) -> list[str]:
