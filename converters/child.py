@@ -88,7 +88,8 @@ def _explain_death(what: str, code: int, log: Path) -> NoReturn:
             fix="close other programs, or convert with --max-memory to take the leaner path",
         )
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    raise ToolkitError(f"could not {what}: the process died of {name}", why=_last_lines(log), fix=f"read {log}, which holds its whole output")
+    fix = f"read {log}, which holds its whole output"
+    raise ToolkitError(f"could not {what}: the process died of {name}", why=_last_lines(log), fix=fix)
 
 
 def _raise_again(what: str, error: dict[str, Any], log: Path) -> NoReturn:

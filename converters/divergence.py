@@ -14,7 +14,7 @@ ROWS_AT_ONCE = 64  # 64 rows of a 262,144-token vocabulary are 64 MiB a temporar
 
 def log_softmax(logits: Logits) -> Logits:
     """Row-wise log-probabilities of (n_positions, vocab_size) logits; float32, sums in float64."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted: Logits = logits - logits.max(axis=-1, keepdims=True)
     totals = np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64)
     shifted -= np.log(totals).astype(np.float32)
     return shifted

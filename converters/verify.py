@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from converters.child import run_in_child
 from converters.divergence import Divergence, Logits
 from converters.gates import verdict
 from converters.reference import Reference, open_reference
+from toolkit.errors import FormatError
 from toolkit.manifest import Fidelity
 
 if TYPE_CHECKING:
@@ -54,6 +56,40 @@ def reference(checkpoint: Checkpoint, hf_dir: Path, cache: Path) -> Reference:
         known = open_reference(folder)
         assert known is not None, "compute_reference left no whole reference"
     return known
+
+
+def verify_bundle(path: Path) -> Fidelity:
+    """Measure a published bundle again, against the checkpoint its manifest names.
+
+    Its reference is taken from the cache when it is still there, computed again otherwise.
+
+    Raises:
+        FormatError: The bundle is damaged, or its source is no longer what it was made from.
+        ToolkitError: The source cannot be had, or a runtime fails.
+    """
+    from converters.read import read_checkpoint
+    from converters.targets import load_target
+    from toolkit.bundle import Bundle
+    from toolkit.cache import cache_directory
+
+    bundle = Bundle.open(path)
+    manifest = bundle.manifest
+    checkpoint = read_checkpoint(manifest.source.uri, name=manifest.name)
+    if checkpoint.source.sha256 != manifest.source.sha256:
+        raise FormatError(
+            f"{manifest.name} cannot be measured against {manifest.source.uri}",
+            why="its files have other hashes than those the bundle was made from",
+            fix="get the revision the manifest names, or convert again",
+        )
+    work = cache_directory("convert", checkpoint.content_hash[:32])
+    cache = cache_directory("convert", checkpoint.content_hash[:32], "reference")
+    target = load_target(manifest.target)
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=work) as scratch:
+        checkpoint.write_hf(Path(scratch) / "checkpoint")
+        known = reference(checkpoint, Path(scratch) / "checkpoint", cache)
+        model = target.extract_model(bundle.path / manifest.entry, Path(scratch))
+        gates = manifest.fidelity.gates if manifest.fidelity else manifest.recipe.get("gates", {})
+        return measure(target, model, known, gates)
 
 
 def measure(target: Target, model_path: Path, reference: Reference, gates: Mapping[str, float]) -> Fidelity:

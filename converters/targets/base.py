@@ -28,7 +28,7 @@ class ConvertOptions:
     """
 
     context_length: int = 2048
-    prefill_lengths: tuple[int, ...] = (16, 128, 512)
+    prefill_lengths: tuple[int, ...] = (16, 128)
     is_lean: bool = False
 
     def key(self) -> dict[str, Any]:
@@ -122,6 +122,9 @@ class Target(Protocol):
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
         """Write the native files of a bundle into `bundle_dir`. `model` (from `quantize`) is read only."""
+
+    def extract_model(self, entry: Path, workdir: Path) -> Path:
+        """The native model inside a published bundle's entry, as `open_scorer` takes it; the bundle's hashes were checked."""
 
     def open_scorer(self, model: Path) -> Scorer:
         """Open a native model (from `quantize`) in this process, through the target's own runtime, to read its logits."""

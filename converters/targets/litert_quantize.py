@@ -34,7 +34,8 @@ def refusal(rule: Rule) -> str:
     if rule.granularity is Granularity.TENSOR:
         return "one scale for a whole tensor: LiteRT's kernels take one a channel or a group"
     if rule.granularity is Granularity.BLOCKWISE and (rule.bits != 4 or rule.group_size not in GROUP_SIZES):
-        return f"{rule.bits}-bit groups of {rule.group_size}: only 4 bits in groups of {', '.join(map(str, GROUP_SIZES))} are written, others silently stay float"
+        sizes = ", ".join(map(str, GROUP_SIZES))
+        return f"{rule.bits}-bit groups of {rule.group_size}: only 4 bits in groups of {sizes} are written, others silently stay float"
     if rule.activations is not Activations.INT8_DYNAMIC:
         return "integer weights with float activations decode five times slower and are not packed by the runtime"
     return ""

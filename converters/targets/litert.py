@@ -1,0 +1,160 @@
+"""The LiteRT target: a `.litertlm` file for LiteRT-LM, lowered by litert-torch and quantized by ai-edge-quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from converters.child import run_in_child
+from converters.progress import Progress
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
+
+if TYPE_CHECKING:
+    from converters.checkpoint import Checkpoint
+    from converters.recipe import Recipe
+
+ENTRY = "model.litertlm"
+TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
+MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+# Peak RSS of the export beside its float32 weights, measured with benchmarks/conversion_cost.py on both real models.
+EXPORT_BYTES_PER_WEIGHT_BYTE = 3.8
+EXPORT_BASE_BYTES = 700 * 2**20
+VERIFY_BYTES_PER_WEIGHT_BYTE = 2.6
+GRAPH_BYTES_PER_LAYER = 2**20
+
+
+class LiteRtTarget:
+    """Checkpoint -> model.tflite (float, once) -> model.tflite (per recipe) -> model.litertlm."""
+
+    name = "litert"
+
+    def tools(self) -> Mapping[str, str]:
+        """Versions of what writes the files."""
+        return {name: _version(name) for name in TOOLS}
+
+    def check(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
+        """Refuse what litert-torch cannot lower and what ai-edge-quantizer would write wrongly.
+
+        Raises:
+            UnsupportedModelError: The architecture is not one of `MODEL_TYPES`.
+            UsageError: A recipe holds a rule LiteRT cannot carry out.
+            BackendUnavailableError: A library is missing.
+        """
+        self.tools()
+        if checkpoint.spec.model_type not in MODEL_TYPES:
+            raise UnsupportedModelError(
+                f"{checkpoint.name} cannot be lowered to LiteRT",
+                why=f"its model_type is {checkpoint.spec.model_type}; lowered and checked are {', '.join(MODEL_TYPES)}",
+                fix="use another target, or add the family as CONTRIBUTING.md describes",
+            )
+        for recipe in recipes:
+            _check_recipe(recipe)
+
+    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
+        """Arithmetic on the parameter count; the factors are measured, see `EXPORT_BYTES_PER_WEIGHT_BYTE`."""
+        weights = 4 * checkpoint.spec.n_parameters
+        graph = checkpoint.spec.n_layers * GRAPH_BYTES_PER_LAYER * (len(options.prefill_lengths) + 2)
+        cold = EXPORT_BASE_BYTES + int(EXPORT_BYTES_PER_WEIGHT_BYTE * weights) + graph
+        warm = EXPORT_BASE_BYTES + int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights)
+        return Estimate(disk_bytes=2 * weights + graph, peak_memory_bytes=cold, warm_peak_memory_bytes=min(cold, warm))
+
+    def lower(self, checkpoint: Checkpoint, hf_dir: Path, options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+        """Write the float .tflite once for all recipes."""
+        arguments = {
+            "hf_dir": str(hf_dir),
+            "out_dir": str(workdir),
+            "prefill_lengths": list(options.prefill_lengths) or [16],
+            "context_length": options.context_length,
+        }
+        done = run_in_child("converters.targets.litert_export:export_float", arguments, what=f"lower {checkpoint.name} to LiteRT")
+        return Path(done["model"])
+
+    def quantize(self, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+        """Write the .tflite of one recipe."""
+        from converters.targets.litert_quantize import quantizer_recipe
+
+        rules = {str(kind): rule for kind, rule in recipe.rules.items()}
+        out = workdir / "model.tflite"
+        arguments = {"model": str(lowered), "recipe": quantizer_recipe(rules), "out": str(out)}
+        run_in_child("converters.targets.litert_quantize:quantize_file", arguments, what=f"quantize to {recipe.name}")
+        return out
+
+    def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
+        """Pack model, proven tokenizer and proven template into `model.litertlm`.
+
+        Raises:
+            FidelityError: The runtime would render the chat template differently from transformers.
+        """
+        from converters.litertlm import pack_litertlm
+        from converters.llm_metadata import build_llm_metadata
+        from converters.targets.litert_file import stored_weights
+        from converters.template import package_template
+        from converters.tokenizer import choose_tokenizer
+
+        spec = checkpoint.spec
+        tokenizer = choose_tokenizer(checkpoint.tokenizer)
+        special_tokens, stop_texts = _special_texts(checkpoint)
+        template = package_template(checkpoint.chat_template, special_tokens=special_tokens, stop_texts=stop_texts)
+        llm_metadata = build_llm_metadata(spec, template, add_bos=checkpoint.tokenizer.add_bos, max_num_tokens=options.context_length)
+        pack_litertlm(bundle_dir / ENTRY, model, tokenizer, llm_metadata)
+        stored = stored_weights(model)
+        return Assembled(
+            entry=ENTRY,
+            tokenizer=tokenizer.as_manifest(),
+            chat=template.chat,
+            chat_template=template.template,
+            bits_per_weight=stored.bits / spec.n_parameters,
+            memory={"weights_bytes": stored.bits // 8, "kv_cache_bytes_per_token": spec.kv_bytes_per_token(4)},
+            stop_token_ids=spec.eos_token_ids,
+            as_written={"weights_by_type": stored.weights_by_type, "kv_cache": "float32", "prefill_lengths": list(options.prefill_lengths)},
+        )
+
+    def extract_model(self, entry: Path, workdir: Path) -> Path:
+        """The model.tflite section of a `.litertlm` file."""
+        from converters.targets.litert_sections import extract_tflite
+
+        return extract_tflite(entry, workdir / "model.tflite")
+
+    def open_scorer(self, model: Path) -> Scorer:
+        """The .tflite in ai-edge-litert's CompiledModel."""
+        from converters.targets.litert_run import LiteRtGraph
+
+        return LiteRtGraph(model)
+
+
+def _special_texts(checkpoint: Checkpoint) -> tuple[dict[str, str], list[str]]:
+    """What a template may call bos_token, eos_token and pad_token, and the texts of every stop token."""
+    from tokenizers import Tokenizer
+
+    spec = checkpoint.spec
+    tokenizer = Tokenizer.from_str((checkpoint.tokenizer.tokenizer_json or b"").decode())
+    ids = {"bos_token": spec.bos_token_id, "eos_token": next(iter(spec.eos_token_ids), None), "pad_token": spec.pad_token_id}
+    texts = {name: text for name, token_id in ids.items() if token_id is not None and (text := tokenizer.id_to_token(token_id))}
+    return texts, [text for token_id in spec.eos_token_ids if (text := tokenizer.id_to_token(token_id))]
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    from converters.targets.litert_quantize import quantizer_recipe, refusal
+
+    why = next((f"[rules.{kind}]: {text}" for kind, rule in recipe.rules.items() if (text := refusal(rule))), "")
+    try:
+        quantizer_recipe({str(kind): rule for kind, rule in recipe.rules.items()})
+    except ValueError as error:
+        why = why or str(error)
+    if why:
+        raise UsageError(f"recipe {recipe.name} cannot be written for LiteRT", why=why, fix="use int8 or int4-g32, or change that rule")
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError as error:
+        raise BackendUnavailableError(
+            "the litert target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert]'"
+        ) from error
+
+
+TARGET = LiteRtTarget()
