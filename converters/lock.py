@@ -8,17 +8,19 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_MAX_ATTEMPTS = 1000  # a folder that is swept by others comes and goes; one that cannot be made never comes
+
 
 def _open_locked(path: Path, operation: int) -> int | None:
     """A descriptor of the lock file that holds the lock; None if another process holds it (non-blocking only)."""
+    attempts = 0
     while True:
+        attempts += 1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:  # its folder was swept between the two calls
-            continue
-        except FileExistsError:  # or inside the first one
-            if os.path.lexists(path.parent) and not path.parent.is_dir():
+        except (FileNotFoundError, FileExistsError):  # its folder was swept between the two calls, or inside the first one
+            if attempts == _MAX_ATTEMPTS:
                 raise
             continue
         try:

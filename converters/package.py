@@ -9,6 +9,7 @@ OUT/.building/NAME.old/        a bundle on its way out during --force; put back 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from converters.stages import record_files
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.manifest import MANIFEST_NAME, Manifest
 
+_NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
 BUILDING, REFUSED, REPORT_NAME = ".building", ".refused", "report.json"
 
 
@@ -38,14 +40,20 @@ class OutputFolder:
 
         Raises:
             OSError: It cannot be made or written to.
-            UsageError: The path is a file.
+            UsageError: The path is a file, or no folder can be made of that name.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"{self.path} cannot hold bundles", why="it is a file", fix="give a folder to --out")
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        with hold(self._building / f"probe.{os.getpid()}.lock"):
-            for name in {path.name.rpartition(".")[0] for path in self._building.iterdir() if path.is_dir()}:
-                self._sweep_if_dead(name)
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(self.path))
+            self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            with hold(self._building / f"probe.{os.getpid()}.lock"):
+                for name in {path.name.rpartition(".")[0] for path in self._building.iterdir()}:
+                    self._sweep_if_dead(name)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_PATH:
+                raise
+            why = f"{error.filename or self.path}: {error.strerror}"
+            raise UsageError(f"{self.path} cannot hold bundles", why=why, fix="give another folder to --out") from error
 
     def tidy(self) -> None:
         """Remove what this run made and left empty."""

@@ -134,8 +134,11 @@ class WorkFolder:
         self._use.leave(if_last=lambda: self._clear(drop or (lambda name: False)))
 
     def _clear(self, chosen: Callable[[str], bool]) -> None:
+        """Remove chosen stages and what killed runs left; only while no other process uses the folder."""
         for path in self.root.iterdir():
-            if path.is_dir() and (path.name.endswith(".building") or chosen(path.name)):
+            if path.suffix == ".lock":
+                path.unlink(missing_ok=True)
+            elif path.is_dir() and (path.suffix == ".building" or chosen(path.name)):
                 _remove(path)
 
 

@@ -171,7 +171,9 @@ class SmallTarget:
 
     def logits(self, model: Path, token_windows: Iterable[Sequence[int]]) -> Iterator[np.ndarray]:
         with np.load(model) as arrays:
-            table = restored({part: arrays[f"{EMBEDDING}:{part}"] for part in ("weight", "codes", "scales") if f"{EMBEDDING}:{part}" in arrays})
+            table = restored(
+                {part: arrays[f"{EMBEDDING}:{part}"] for part in ("weight", "codes", "scales") if f"{EMBEDDING}:{part}" in arrays}
+            )
         for window in token_windows:
             yield table[list(window)] @ table.T
 

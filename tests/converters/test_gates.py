@@ -18,8 +18,22 @@ GOOD = Fidelity(
     greedy_tokens_compared=64,
     verdict="reported",
 )
-LIMITS = {"kl_mean": 0.03, "kl_p99": 0.5, "max_abs_logit_error": 1e-3, "top1_agreement": 0.9, "perplexity_ratio": 1.05, "greedy_tokens_equal": 64.0}
-WORSE = {"kl_mean": 0.031, "kl_p99": 0.51, "max_abs_logit_error": 2e-3, "top1_agreement": 0.89, "perplexity": 13.0, "greedy_tokens_equal": 63}
+LIMITS = {
+    "kl_mean": 0.03,
+    "kl_p99": 0.5,
+    "max_abs_logit_error": 1e-3,
+    "top1_agreement": 0.9,
+    "perplexity_ratio": 1.05,
+    "greedy_tokens_equal": 64.0,
+}
+WORSE = {
+    "kl_mean": 0.031,
+    "kl_p99": 0.51,
+    "max_abs_logit_error": 2e-3,
+    "top1_agreement": 0.89,
+    "perplexity": 13.0,
+    "greedy_tokens_equal": 63,
+}
 
 
 def test_good_figures_pass_every_gate():

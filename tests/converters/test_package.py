@@ -215,7 +215,9 @@ def test_a_file_cannot_hold_bundles(tmp_path):
 def small_disk(folder: Path, size: str, *options: str) -> Iterator[Path]:
     """A tmpfs of a given size; skips where mounting is not permitted."""
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", str(folder)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", str(folder)], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     try:

@@ -138,7 +138,9 @@ def test_the_unbroken_text_loads(tmp_path):
     )
 
 
-@pytest.mark.parametrize("missing", ["bits = 8\n", 'algorithm = "round"\n', 'granularity = "channel"\n', "symmetric = true\n", 'name = "int8"\n'])
+@pytest.mark.parametrize(
+    "missing", ["bits = 8\n", 'algorithm = "round"\n', 'granularity = "channel"\n', "symmetric = true\n", 'name = "int8"\n']
+)
 def test_a_missing_value_is_named(tmp_path, missing):
     path = tmp_path / "broken.toml"
     path.write_text(INT8.replace(missing, "", 1))
@@ -209,10 +211,15 @@ def test_no_bytes_do_more_than_a_usage_error(tmp_path_factory, content):
     st.dictionaries(
         st.sampled_from(["name", "description", "rules", "gates", "other"]),
         st.recursive(
-            st.none().map(lambda _: '""') | st.integers().map(str) | st.booleans().map(lambda value: str(value).lower()) | st.just('"int8"'),
-            lambda inner: st.lists(inner, max_size=3).map(lambda items: "[" + ",".join(items) + "]")
-            | st.dictionaries(st.sampled_from(["embedding", "linear", "head", "bits", "kl_mean"]), inner, max_size=3).map(
-                lambda table: "{" + ",".join(f"{key}={value}" for key, value in table.items()) + "}"
+            st.none().map(lambda _: '""')
+            | st.integers().map(str)
+            | st.booleans().map(lambda value: str(value).lower())
+            | st.just('"int8"'),
+            lambda inner: (
+                st.lists(inner, max_size=3).map(lambda items: "[" + ",".join(items) + "]")
+                | st.dictionaries(st.sampled_from(["embedding", "linear", "head", "bits", "kl_mean"]), inner, max_size=3).map(
+                    lambda table: "{" + ",".join(f"{key}={value}" for key, value in table.items()) + "}"
+                )
             ),
             max_leaves=8,
         ),

@@ -75,7 +75,9 @@ def test_a_version_1_group_is_read_too(tmp_path):
 def test_inside_a_container_the_mounted_subtree_is_the_group(tmp_path):
     mount = "24 23 0:28 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
     for cgroup in ("0::/docker/abc\n", "0::/\n"):
-        root = machine(tmp_path / cgroup.strip().replace("/", "_"), available=8 * GIB, cgroup=cgroup, mounts=mount, files=v2_group(".", str(GIB), 0, 0))
+        root = machine(
+            tmp_path / cgroup.strip().replace("/", "_"), available=8 * GIB, cgroup=cgroup, mounts=mount, files=v2_group(".", str(GIB), 0, 0)
+        )
         assert free_memory(root).bytes == GIB
 
 
@@ -93,7 +95,9 @@ def estimate(options: ConvertOptions) -> Estimate:
     return Estimate(0, (GIB + GIB * options.context_length // 2048) * (3 if options.is_lean else 4) // 2, GIB)
 
 
-def choose(limit_gib: float, *, is_warm: bool = False, max_memory_gib: float | None = None, hard_gib: float | None = None) -> ConvertOptions:
+def choose(
+    limit_gib: float, *, is_warm: bool = False, max_memory_gib: float | None = None, hard_gib: float | None = None
+) -> ConvertOptions:
     return choose_memory_path(
         estimate,
         OPTIONS,
