@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from converters.targets.base import Target
 
 DISTRIBUTION = "ondevice-toolkit"
+REFERENCE = "reference"
 _Made = TypeVar("_Made")
 
 
@@ -111,7 +112,7 @@ class Job:
         return Stage(f"fidelity-{self.target.name}-{self.recipe.name}", key, title, build)
 
     def _reference(self, verifier: Verifier) -> Any:
-        cache = self.shared.work.root / "reference"
+        cache = self.shared.work.root / REFERENCE
         with hold(self.shared.work.root / "reference.lock"), self.shared.progress.stage("answers of the checkpoint itself"):
             cache.mkdir(exist_ok=True)
             return verifier.reference(self.shared.checkpoint, self._run(self.hf_stage()), cache)

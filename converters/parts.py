@@ -35,13 +35,14 @@ class Parts:
     load_target: Callable[[str], Target]
     load_verifier: Callable[[], Verifier]
     work_root: Callable[[], Path]
+    reference_bytes: Callable[[Checkpoint], int]
     free_memory: Callable[[], FreeMemory] = free_memory
     hard_limit: Callable[[], FreeMemory | None] = hard_limit
 
 
 def default_parts() -> Parts:
     """The project's own parts; each is imported on use."""
-    return Parts(read_checkpoint=_read_checkpoint, load_target=load_target, load_verifier=_load_verifier, work_root=_work_root)
+    return Parts(_read_checkpoint, load_target, _load_verifier, _work_root, _reference_bytes)
 
 
 def _read_checkpoint(source: str, name: str | None, accept_license: str | None) -> Checkpoint:
@@ -52,6 +53,13 @@ def _read_checkpoint(source: str, name: str | None, accept_license: str | None) 
 
 def _load_verifier() -> Verifier:
     return cast(Verifier, importlib.import_module("converters.verify"))
+
+
+def _reference_bytes(checkpoint: Checkpoint) -> int:
+    """What the checkpoint's answers take on disk: float32 logits of every verification token."""
+    from converters.verify import N_TOKENS
+
+    return 4 * N_TOKENS * checkpoint.spec.vocab_size
 
 
 def _work_root() -> Path:

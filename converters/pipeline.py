@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from converters.existing import same_bundle
 from converters.faults import explained
-from converters.job import Job, Shared
+from converters.job import REFERENCE, Job, Shared
 from converters.package import OutputFolder
 from converters.parts import Parts, default_parts
 from converters.progress import Progress, Silent
@@ -164,6 +164,8 @@ class _Conversion:
         for job in {job.target.name: job for job in jobs}.values():
             if not work.looks_finished(job.lower_stage()):
                 scratch += job.target.estimate(self.checkpoint, job.options).disk_bytes
+        if self.request.verify and not any((work.root / REFERENCE).glob("*")):
+            scratch += self.parts.reference_bytes(self.checkpoint)
         finished = sum(size + TOKENIZER_ALLOWANCE_BYTES for size in weights.values())
         self.progress.note(f"disk: about {format_bytes(scratch)} of work files, {format_bytes(finished)} of bundles")
         check_disk({work.root: scratch, self.out.path: finished})
