@@ -26,14 +26,16 @@ def nearest_existing(path: Path) -> Path:
 
 
 def explain(error: Exception, doing: str, folder: Path) -> ToolkitError:
-    """Turn any failure of a stage into an error with a cause and a fix; a `ToolkitError` stays as it is.
+    """Turn any failure of a stage into an error with a cause and a fix.
+
+    A `ToolkitError` stays as it is, except one that only passes on, from a child process, that the disk is full.
 
     Args:
         error: What was raised.
         doing: What was being done, as in "cannot DOING": `write the bundle x`.
         folder: Where it was writing, to say how full that disk is.
     """
-    if isinstance(error, ToolkitError):
+    if isinstance(error, ToolkitError) and not (type(error) is ToolkitError and any(text in error.why for text in _FULL_TEXTS)):
         return error
     number = error.errno if isinstance(error, OSError) else None
     if number in _FULL or any(text in str(error) for text in _FULL_TEXTS):

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from converters.existing import same_bundle
 from converters.faults import explained
-from converters.gates import broken_gates, verdict
+from converters.gates import verdict
 from converters.lock import hold
 from converters.package import OutputFolder, seal
 from converters.parts import Parts, Verifier
 from converters.progress import Progress
 from converters.recipe import PROMISE_TOLERANCE, Recipe
+from converters.refusal import broken_promise, failed_gates
 from converters.request import BundleReport, ConvertRequest
 from converters.stages import Stage, WorkFolder, key_of
 from converters.targets.base import Assembled, ConvertOptions
-from toolkit.errors import FidelityError, ToolkitError
+from toolkit.errors import ToolkitError
 from toolkit.manifest import Fidelity, Manifest
 
 if TYPE_CHECKING:
@@ -157,11 +158,12 @@ class Job:
             self.shared.out.require_free(self.name, force=request.force)
             with progress.stage(f"{self.target.name}: assembling {self.recipe.name}"):
                 assembled = self.target.assemble(self.shared.checkpoint, model, self.recipe, self.options, folder)
-            failure, fidelity = self._broken_promise(assembled), None
+            promised, measured = self.promised_bits_per_weight, assembled.bits_per_weight
+            failure, fidelity = broken_promise(self.name, self.recipe, promised=promised, measured=measured), None
             if failure is None and request.verify:
                 with explained(f"verify {self.name}", self.shared.work.root):
                     fidelity = self._fidelity(model)
-                failure = self._broken_gates(fidelity)
+                failure = failed_gates(self.name, self.recipe, fidelity)
             if failure is not None:
                 return self._refuse(folder, assembled, fidelity, failure)
             with progress.stage(f"{self.target.name}: publishing {self.recipe.name}"):
@@ -172,26 +174,6 @@ class Job:
     def _fidelity(self, model: Path) -> Fidelity:
         figures = Fidelity(**json.loads(self._run(self.fidelity_stage(model)).read_bytes()))
         return replace(figures, gates=dict(self.recipe.gates), verdict=verdict(figures, self.recipe.gates))
-
-    def _broken_promise(self, assembled: Assembled) -> ToolkitError | None:
-        if not self.recipe.breaks_promise(self.promised_bits_per_weight, assembled.bits_per_weight):
-            return None
-        return ToolkitError(
-            f"{self.name} is not what its recipe promises",
-            why=f"the file holds {assembled.bits_per_weight:.3f} bits per weight, {self.recipe.name} means "
-            f"{self.promised_bits_per_weight:.3f} (10 % off is allowed)",
-            fix="use another recipe, and report it: this target does not carry this one out",
-        )
-
-    def _broken_gates(self, fidelity: Fidelity) -> ToolkitError | None:
-        if fidelity.verdict != "fail":
-            return None
-        fix = "use a recipe with more bits, such as int8"
-        enough = _rounded_up(fidelity.kl_mean)
-        if not broken_gates(fidelity, self.recipe.with_max_kl(enough).gates):
-            fix += f", or accept it with --max-kl {enough:g} --resume"
-        broken = broken_gates(fidelity, self.recipe.gates) or [f"kl_mean is {fidelity.kl_mean}"]
-        return FidelityError(f"{self.name} does not answer like its checkpoint, so it was not published", why="; ".join(broken), fix=fix)
 
     def _refuse(self, folder: Path, assembled: Assembled, fidelity: Fidelity | None, failure: ToolkitError) -> BundleReport:
         """Keep a refused bundle for whoever wants to know why; a full disk must not hide the reason."""
@@ -269,11 +251,3 @@ def _own_version() -> str:
 
 def _is_sayable(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def _rounded_up(value: float) -> float:
-    """The least number of two significant digits that is not below a positive value; 0 if there is none."""
-    if not 0 < value < math.inf:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return math.ceil(value / unit) * unit

@@ -13,6 +13,7 @@ from toolkit.errors import BackendUnavailableError, BudgetError, FormatError, To
         (OSError(errno.ENOSPC, "No space left on device"), BudgetError, 3),
         (OSError(errno.EDQUOT, "quota"), BudgetError, 3),
         (RuntimeError("io error: No space left on device (os error 28)"), BudgetError, 3),
+        (ToolkitError("could not lower", why="OSError: [Errno 28] No space left on device", fix="read the log"), BudgetError, 3),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), UsageError, 2),
         (OSError(errno.EROFS, "Read-only file system", "/x"), UsageError, 2),
         (MemoryError(), BudgetError, 3),
