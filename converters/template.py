@@ -59,7 +59,7 @@ def package_template(
     """
     if chat_template is None or not chat_template.strip():
         return PackagedTemplate(False, None)
-    tokens = {name: text for name, text in (special_tokens or {}).items() if isinstance(text, str)}
+    tokens = {name: text for name, text in (special_tokens or {}).items() if name in chat_template}
     expected = [render_transformers(chat_template, messages, tokens) for messages in CONVERSATIONS]
     boundary = _turn_boundary(chat_template, tokens, stop_texts)
     notes: list[str] = []
