@@ -220,7 +220,7 @@ class Job:
             "as_written": assembled.as_written,
         }
         return Manifest(
-            name=self.name,
+            name=checkpoint.name,
             target=self.target.name,
             recipe=recipe,
             spec=checkpoint.spec.as_dict(),

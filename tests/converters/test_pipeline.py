@@ -65,7 +65,8 @@ def test_every_recipe_becomes_a_whole_bundle_from_one_lowering(desk):
     assert desk.target.calls.count("lower") == 1
     for report in result.bundles:
         manifest = Bundle.open(report.path, full_check=True).manifest
-        assert manifest.recipe["name"] == report.recipe and manifest.fidelity == report.fidelity
+        assert (manifest.name, manifest.target, manifest.recipe["name"]) == ("small", "small", report.recipe)
+        assert manifest.fidelity == report.fidelity
         assert manifest.bits_per_weight == pytest.approx(manifest.recipe["promised_bits_per_weight"], rel=0.01)
 
 
