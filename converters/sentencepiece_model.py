@@ -51,8 +51,10 @@ def build_sentencepiece(vocabulary: Vocabulary) -> bytes:
     - Control pieces become user defined: only those are recognised inside a text, and chat templates are text.
     - User defined runs of U+2581 become normal pieces that merge before all others: left as they are, 40 spaces would
       be cut greedily into 31 + 9 where the Hugging Face tokenizer merges them to 16 + 24.
-    - The unknown piece must have type UNKNOWN, or no model loads. Its own text, written out by a user, is therefore
-      the one input that is encoded differently (by bytes or letters instead of its id).
+    - The unknown piece must have type UNKNOWN, or no model loads.
+
+    Two inputs are still encoded differently, both spelled out by somebody who writes about tokenizers: the unknown token's own
+    text (letters instead of its id), and U+2581 itself twice in a row (taken for spaces, which it stands for in a piece).
 
     Raises:
         FormatError: There is no unknown piece, a piece is empty or listed twice, or the size is out of range.
