@@ -159,4 +159,4 @@ def _render_next(engine: Any, conversation: Any, message: Message) -> tuple[str,
     library.litert_lm_clear_last_error()
     text = conversation.render_message_to_string(message)
     complaint = library.litert_lm_get_last_error_message()
-    return text, complaint.decode(errors="replace") if complaint else ""
+    return text, " ".join(complaint.decode(errors="replace").split())[:300] if complaint else ""

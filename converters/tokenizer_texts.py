@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from converters.corpus import documents
+
 _PROSE = (
     "The inspector found a hairline crack, 3.5 mm wide, in girder no. 12.",
     "It's well-known that \u201cquotes\u201d, \u2018apostrophes\u2019 and dashes \u2013 \u2014 differ\u2026",
@@ -55,7 +57,7 @@ _PLACEHOLDERS = ("<0x0A>", "<0xE3>", "<", "<|", "|>", "<start_of", "_turn>", "<<
 
 
 def proof_texts(special_texts: Sequence[str], pieces: Sequence[str], n_random: int = 300) -> list[str]:
-    """Texts to compare two tokenizers on: the fixed ones, each control token in context, and random mixtures.
+    """Texts to compare two tokenizers on: the fixed ones, the verification texts, each control token in context, and random mixtures.
 
     Args:
         special_texts: The texts of the tokenizer's control tokens, without the unknown token's.
@@ -67,8 +69,9 @@ def proof_texts(special_texts: Sequence[str], pieces: Sequence[str], n_random: i
         texts += [f"x{character * length}y" for length in (2, 3, 7, 15, 16, 17, 30, 31, 32, 33, 40, 64, 100)]
     for special in special_texts:
         texts += [special, f"a {special} b", f"\n{special}{special}日"]
+    texts += [document.text for document in documents("verification")]
     rng = random.Random(20261130)
-    atoms = [*texts, " ", "  ", "\n", "e", "の", "\u0301", "\u200d", *special_texts]
+    atoms = [*(text for text in texts if len(text) < 1000), " ", "  ", "\n", "e", "の", "\u0301", "\u200d", *special_texts]
     for _ in range(n_random):
         texts.append("".join(rng.choice(atoms if rng.random() < 0.4 or not pieces else pieces) for _ in range(rng.randint(2, 12))))
     return [text for text in texts if text]
