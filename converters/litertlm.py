@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import tempfile
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from toolkit.cache import write_error
+
+_UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TIMESTAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?\+00:00")
+_EPOCH = b"1970-01-01T00:00:00.000000+00:00"
+_HEADER_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -68,10 +76,29 @@ def pack_litertlm(out_path: Path, model_tflite: Path, tokenizer: PackagedTokeniz
             written = Path(folder, out_path.name)
             with written.open("wb") as stream:
                 builder.build(stream, validate_metadata=True)
-                stream.flush()
-                os.fsync(stream.fileno())
+            _make_reproducible(written)
             written.replace(out_path)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise write_error(out_path, error) from error
+
+
+def _make_reproducible(path: Path) -> None:
+    """Put a UUID derived from the content, and the epoch, where the builder wrote a random UUID and the time; then fsync.
+
+    The same model, tokenizer and metadata then give the same file, so a bundle's hash can be checked by converting again.
+    Both values keep their length; the header's layout does not change.
+    """
+    with path.open("r+b") as stream:
+        header = stream.read(_HEADER_BYTES)
+        content = hashlib.sha256()
+        while block := stream.read(2**20):
+            content.update(block)
+        derived = str(uuid.UUID(bytes=content.digest()[:16], version=4)).encode()
+        header = _UUID.sub(derived, header, count=1)
+        header = _TIMESTAMP.sub(lambda found: _EPOCH.replace(b".000000", b"" if b"." not in found[0] else b".000000"), header)
+        stream.seek(0)
+        stream.write(header)
+        stream.flush()
+        os.fsync(stream.fileno())

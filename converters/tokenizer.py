@@ -6,7 +6,8 @@ a SentencePiece model. Equal means equal ids, and equal text back from them, on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,24 +53,22 @@ def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
             why="tokenizer.json is missing, and nothing else says which ids its texts have",
             fix="put the tokenizer.json of the original model beside the weights",
         )
-    reference = _load(files.tokenizer_json)
-    texts = proof_texts(_special_texts(reference), _plain_pieces(reference))
+    reference = _Reference(files.tokenizer_json)
+    n_texts = len(reference.texts)
     reason = "byte-level BPE, which SentencePiece cannot express"
     if files.kind == "sentencepiece":
         reason = "its vocabulary is not BPE with byte fallback and U+2581 for spaces"
         for vocabulary in _vocabularies(files):
-            packaged = PackagedTokenizer(
-                "sentencepiece", build_sentencepiece(vocabulary), len(texts), "equal to tokenizer.json on every text"
-            )
-            differences = prove_equal(packaged.data, files.tokenizer_json, texts) or prove_in_runtime(packaged, files.tokenizer_json, texts)
+            packaged = PackagedTokenizer("sentencepiece", build_sentencepiece(vocabulary), n_texts, "equal to tokenizer.json on every text")
+            differences = reference.compare_model(packaged.data) or reference.compare_runtime(packaged)
             if not differences:
                 return packaged
-            reason = f"a SentencePiece model differs on {len(differences)} of {len(texts)} texts, first {differences[0]}"
-    packaged = PackagedTokenizer("huggingface", files.tokenizer_json, len(texts), reason)
-    if differences := prove_in_runtime(packaged, files.tokenizer_json, texts):
+            reason = f"a SentencePiece model differs on {len(differences)} of {n_texts} texts, first {differences[0]}"
+    packaged = PackagedTokenizer("huggingface", files.tokenizer_json, n_texts, reason)
+    if differences := reference.compare_runtime(packaged):
         raise FidelityError(
             "this tokenizer does not work in the LiteRT-LM runtime",
-            why=f"{len(differences)} of {len(texts)} texts differ, first {differences[0]}",
+            why=f"{len(differences)} of {n_texts} texts differ, first {differences[0]}",
             fix="convert to another target: --to gguf, onnx or mlx",
         )
     return packaged
@@ -86,13 +85,7 @@ def prove_equal(model: bytes, tokenizer_json: bytes, texts: Sequence[str] | None
     Returns:
         One entry for each text that differs; empty means equal.
     """
-    import sentencepiece
-
-    reference = _load(tokenizer_json)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    if texts is None:
-        texts = proof_texts(_special_texts(reference), _plain_pieces(reference))
-    return list(_differences(texts, reference, processor.encode, processor.decode))
+    return _Reference(tokenizer_json, texts).compare_model(model)
 
 
 def prove_in_runtime(packaged: PackagedTokenizer, tokenizer_json: bytes, texts: Sequence[str]) -> list[Difference]:
@@ -102,25 +95,64 @@ def prove_in_runtime(packaged: PackagedTokenizer, tokenizer_json: bytes, texts: 
         BackendUnavailableError: The runtime is not installed.
         ToolkitError: The runtime died, or refused the tokenizer.
     """
-    reference = _load(tokenizer_json)
-    answers = encode_in_runtime(packaged, texts, reference.get_vocab_size(with_added_tokens=True))
-    ids = dict(zip(texts, answers.token_ids, strict=True))
-    decoded = dict(zip(answers.token_ids, answers.decoded, strict=True))
-    return list(_differences(texts, reference, lambda text: list(ids[text]), lambda token_ids: decoded[tuple(token_ids)]))
+    return _Reference(tokenizer_json, texts).compare_runtime(packaged)
 
 
-def _differences(
-    texts: Sequence[str], reference: Any, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
-) -> Iterator[Difference]:
-    for text in texts:
-        expected = reference.encode(text, add_special_tokens=False).ids
-        got = list(encode(text))
-        if got != expected:
-            yield Difference(text, expected, got)
-            continue
-        expected_text = reference.decode(expected, skip_special_tokens=False)
-        if (got_text := decode(got)) != expected_text:
-            yield Difference(text, expected_text, got_text)
+def special_tokens(files: TokenizerFiles) -> dict[str, str]:
+    """What a chat template may call `bos_token`, `eos_token` and so on, as tokenizer_config.json names them."""
+    named: dict[str, str] = {}
+    for name, value in files.config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            named[name] = text
+    return named
+
+
+def token_texts(files: TokenizerFiles, token_ids: Iterable[int]) -> list[str]:
+    """The texts of some token ids, without building the tokenizer (a large one takes seconds).
+
+    Raises:
+        FormatError: There is no tokenizer.json, it is damaged, or it has no such id.
+    """
+    try:
+        data = json.loads(files.tokenizer_json or b"")
+        by_id = {token_id: text for text, token_id in data["model"]["vocab"].items()}
+        by_id |= {token["id"]: token["content"] for token in data.get("added_tokens") or ()}
+        return [by_id[token_id] for token_id in token_ids]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(
+            "tokenizer.json names no text for a token the model uses", why=f"{type(error).__name__}: {error}", fix="download it again"
+        ) from error
+
+
+class _Reference:
+    """The checkpoint's own tokenizer, and the texts to compare others with it on."""
+
+    def __init__(self, tokenizer_json: bytes, texts: Sequence[str] | None = None) -> None:
+        self._tokenizer = _load(tokenizer_json)
+        self.texts = proof_texts(_special_texts(self._tokenizer), _plain_pieces(self._tokenizer)) if texts is None else texts
+
+    def compare_model(self, model: bytes) -> list[Difference]:
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        return list(self._differences(processor.encode, processor.decode))
+
+    def compare_runtime(self, packaged: PackagedTokenizer) -> list[Difference]:
+        answers = encode_in_runtime(packaged, self.texts, self._tokenizer.get_vocab_size(with_added_tokens=True))
+        ids = dict(zip(self.texts, answers.token_ids, strict=True))
+        decoded = dict(zip(answers.token_ids, answers.decoded, strict=True))
+        return list(self._differences(lambda text: list(ids[text]), lambda token_ids: decoded[tuple(token_ids)]))
+
+    def _differences(self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]) -> Iterator[Difference]:
+        for text in self.texts:
+            expected, got = self._tokenizer.encode(text, add_special_tokens=False).ids, list(encode(text))
+            if got != expected:
+                yield Difference(text, expected, got)
+                continue
+            expected_text = self._tokenizer.decode(expected, skip_special_tokens=False)
+            if (got_text := decode(got)) != expected_text:
+                yield Difference(text, expected_text, got_text)
 
 
 def _vocabularies(files: TokenizerFiles) -> Iterator[Vocabulary]:

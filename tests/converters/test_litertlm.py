@@ -45,6 +45,20 @@ def test_a_packed_file_holds_metadata_tokenizer_and_model_and_nothing_is_left_be
     assert model.read_bytes() in data and metadata() in data
 
 
+def test_the_same_parts_give_the_same_file_and_another_model_another_uuid(tmp_path: Path) -> None:
+    import re
+
+    uuids = []
+    for name, stop in (("a", 2), ("b", 2), ("c", 3)):
+        (tmp_path / "model.tflite").write_bytes(build_probe_model(96, 5, stop))
+        pack_litertlm(tmp_path / name, tmp_path / "model.tflite", TOKENIZER, metadata())
+        header = (tmp_path / name).read_bytes()[:16384]
+        uuids += re.findall(rb"[0-9a-f]{8}-[0-9a-f-]{27}", header)
+        assert b"1970-01-01T00:00:00" in header
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert len(uuids) == 3 and uuids[0] != uuids[2]
+
+
 @pytest.mark.parametrize(("kind", "word"), [("sentencepiece", "SP_Tokenizer"), ("huggingface", "HF_Tokenizer_Zlib")])
 def test_the_tokenizers_kind_decides_its_section(tmp_path: Path, kind: Any, word: str) -> None:
     (tmp_path / "model.tflite").write_bytes(build_probe_model(96, 5, 2))

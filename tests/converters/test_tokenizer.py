@@ -12,7 +12,7 @@ from converters.checkpoint import TokenizerFiles
 from converters.litertlm import PackagedTokenizer
 from converters.runtime_probe import RuntimeAnswers, encode_in_runtime
 from converters.sentencepiece_model import Vocabulary, build_sentencepiece
-from converters.tokenizer import choose_tokenizer, prove_equal, prove_in_runtime
+from converters.tokenizer import choose_tokenizer, prove_equal, prove_in_runtime, special_tokens, token_texts
 from converters.tokenizer_texts import proof_texts
 from tests.converters.small_tokenizer import small_pieces, small_tokenizer_json
 from toolkit.errors import FidelityError, FormatError
@@ -103,6 +103,19 @@ def test_a_damaged_tokenizer_json_is_refused_with_a_cause(data: bytes) -> None:
     with pytest.raises(FormatError, match="tokenizer.json cannot be read") as caught:
         choose_tokenizer(replace(SMALL, tokenizer_json=data))
     assert caught.value.why
+
+
+def test_special_tokens_are_read_from_both_spellings_of_the_config() -> None:
+    config = {"bos_token": "<bos>", "eos_token": {"content": "<eos>", "lstrip": False}, "pad_token": None, "tokenizer_class": "X"}
+    assert special_tokens(replace(SMALL, config=config)) == {"bos_token": "<bos>", "eos_token": "<eos>"}
+
+
+def test_token_texts_are_those_of_the_tokenizer_and_an_unknown_id_is_refused() -> None:
+    assert token_texts(SMALL, [2, 5, 0]) == ["<bos>", "<end_of_turn>", "<pad>"]
+    with pytest.raises(FormatError, match="names no text"):
+        token_texts(SMALL, [2, 10**6])
+    with pytest.raises(FormatError, match="names no text"):
+        token_texts(replace(SMALL, tokenizer_json=b"[]"), [2])
 
 
 def test_the_proof_covers_what_the_promise_names() -> None:
