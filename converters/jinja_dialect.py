@@ -30,9 +30,9 @@ def parse_template(template: str) -> nodes.Template:
     """Parse as `apply_chat_template` does: trimmed blocks, loop controls, `{% generation %}` ignored.
 
     Raises:
-        FormatError: jinja2 finds a syntax error.
+        FormatError: jinja2 refuses it.
     """
-    from jinja2 import Environment, TemplateSyntaxError
+    from jinja2 import Environment, TemplateError, TemplateSyntaxError
     from jinja2.ext import Extension
     from jinja2.parser import Parser
 
@@ -47,11 +47,11 @@ def parse_template(template: str) -> nodes.Template:
     try:
         return environment.parse(template)
     except TemplateSyntaxError as error:
-        raise FormatError(
-            "the checkpoint's chat template is no valid Jinja",
-            why=f"line {error.lineno}: {error.message}",
-            fix="correct chat_template in the checkpoint, or remove it to convert a base model",
-        ) from error
+        raise _invalid(f"line {error.lineno}: {error.message}") from error
+    except TemplateError as error:
+        raise _invalid(str(error)) from error
+    except RecursionError as error:
+        raise _invalid("its expressions are nested too deep") from error
 
 
 def write_template(template: nodes.Template, *, notes: list[str]) -> str:
@@ -64,7 +64,10 @@ def write_template(template: nodes.Template, *, notes: list[str]) -> str:
     Raises:
         FormatError: The template uses a statement the runtime has no counterpart for (include, extends, import, block).
     """
-    return "\n".join(_Writer(notes).block(template.body))
+    try:
+        return "\n".join(_Writer(notes).block(template.body))
+    except RecursionError as error:
+        raise _invalid("its statements or expressions are nested too deep") from error
 
 
 def quoted(text: str) -> str:
@@ -279,6 +282,14 @@ class _Writer:
 
 def _indented(lines: list[str]) -> list[str]:
     return ["  " + line for line in lines]
+
+
+def _invalid(why: str) -> FormatError:
+    return FormatError(
+        "the checkpoint's chat template is no valid Jinja",
+        why=why,
+        fix="correct chat_template in the checkpoint, or remove it to convert a base model",
+    )
 
 
 def _untranslatable(what: str, line: int) -> FormatError:

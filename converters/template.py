@@ -147,7 +147,7 @@ def render_transformers(
         rendered, _ = render_jinja_template(
             conversations=[list(messages)], chat_template=chat_template, add_generation_prompt=add_generation_prompt, **special_tokens
         )
-    except (TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError):
+    except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
     return str(rendered[0])
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from converters.jinja_dialect import parse_template, quoted, write_template
 from converters.runtime_probe import render_runtime
 from converters.template import render_transformers
+from toolkit.errors import FormatError
 
 MESSAGES = [{"role": "user", "content": " Ab,c\n"}]
 
@@ -112,3 +113,23 @@ def test_any_text_survives_as_a_constant(texts: list[str]) -> None:
 def test_a_constant_left_unescaped_would_be_rewritten_by_the_runtime() -> None:
     assert in_runtime('{{- "call .strip() here" -}}') != ["call .strip() here"]
     assert in_runtime("{{- " + quoted("call .strip() here") + " -}}") == ["call .strip() here"]
+
+
+TAGS = "for m in x;endfor;if a;elif b;else;endif;break;continue;macro m(;block q;include z;generation;endgeneration;raw".split(";")
+PIECES = "{{ x }} {% %} {{ }} {# #} 1 a.b ['c'] ( ) |f is set a = t ' *a **b é lambda not ~ -%} {%- [ ] :".split(" ")
+FRAGMENTS = st.lists(st.sampled_from([f"{{% {tag} %}}" for tag in TAGS] + [f"{piece} " for piece in PIECES]), max_size=14)
+
+
+@settings(max_examples=400, deadline=None)
+@given(FRAGMENTS)
+def test_no_template_raises_anything_but_a_format_error(fragments: list[str]) -> None:
+    try:
+        written("".join(fragments))
+    except FormatError as error:
+        assert error.why and error.fix
+
+
+def test_nesting_too_deep_for_python_is_a_format_error() -> None:
+    with pytest.raises(FormatError) as caught:
+        written("{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}")
+    assert "nested" in caught.value.why
