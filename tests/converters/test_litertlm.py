@@ -10,7 +10,6 @@ from converters.checkpoint import TokenizerFiles
 from converters.litertlm import PackagedTokenizer, pack_litertlm
 from converters.llm_metadata import build_llm_metadata
 from converters.probe_model import build_probe_model
-from converters.runtime_probe import render_runtime
 from converters.template import PackagedTemplate, package_template
 from converters.tokenizer import choose_tokenizer
 from tests.converters.small_model import small_spec
@@ -79,12 +78,6 @@ def test_a_full_disk_leaves_no_file_and_says_so(tmp_path: Path, monkeypatch: pyt
         pack_litertlm(tmp_path / "out.litertlm", tmp_path / "model.tflite", TOKENIZER, metadata())
     assert caught.value.exit_code == 3
     assert [path.name for path in tmp_path.iterdir()] == ["model.tflite"]
-
-
-def test_a_probe_answers_once_and_stops() -> None:
-    template = "{% for m in messages %}{{ m.role }}:{{ m.content[0].text }};{% endfor %}"
-    (dialogue,) = render_runtime(template, [], [("x", "y")]).dialogues
-    assert dialogue.prompts == ("user:x;", "user:y;")
 
 
 class Greedy:
