@@ -188,8 +188,8 @@ def _row(report: BundleReport) -> tuple[str, ...]:
     figures = ("-",) * 4
     if fidelity is not None:
         figures = (
-            f"{fidelity.kl_mean:.4f}",
-            f"{fidelity.kl_p99:.3f}",
+            f"{fidelity.kl_mean:z.4f}",
+            f"{fidelity.kl_p99:z.3f}",
             f"{100 * fidelity.top1_agreement:.1f} %",
             f"{fidelity.perplexity_ratio:.4f}",
         )
