@@ -130,7 +130,8 @@ def _llama3_from_factors(gguf: GgufView, theta: float, head_dim: int) -> dict[st
     if factors.shape == (head_dim // 2,) and np.all(factors == 1.0):
         return None
     scaling = {"rope_type": "llama3", "factor": float(np.round(factors.max(), 4)), **_LLAMA3}
-    if factors.shape != (head_dim // 2,) or not np.allclose(factors, llama3_factors(theta, head_dim, scaling), rtol=1e-3):
+    is_plausible = factors.shape == (head_dim // 2,) and factors.min() >= 1.0
+    if not is_plausible or not np.allclose(factors, llama3_factors(theta, head_dim, scaling), rtol=1e-3):
         raise UnsupportedModelError(
             f"{gguf.name} scales RoPE in a way that is not supported",
             why="rope_freqs.weight is not Llama 3's scaling (low 1, high 4, original context 8192)",

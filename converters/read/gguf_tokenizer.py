@@ -7,6 +7,7 @@ text rules around them; those are put back here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,10 +115,20 @@ def _sentencepiece(metadata: Mapping[str, Any], origin: str, pieces: list[Piece]
     prepend = {"type": "Prepend", "prepend": SPACE}
     data = _document(spaced, model, vocabulary, merges_from_pieces(spaced)) | {
         "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]} if has_prefix else replace,
-        "pre_tokenizer": None,
+        "pre_tokenizer": _isolated_runs(spaced),
         "decoder": {"type": "Sequence", "decoders": [*restore, strip] if has_prefix else restore},
     }
     return _finished("sentencepiece", data, metadata, origin, pieces, add_bos_default=True)
+
+
+def _isolated_runs(pieces: list[Piece]) -> dict[str, Any] | None:
+    """Cut out user-defined pieces that hold spaces, longest first, before anything merges: SentencePiece emits them whole.
+
+    Added tokens cannot do it: those are matched on the text before its spaces are replaced.
+    """
+    runs = sorted((p.text for p in pieces if p.type == USER_DEFINED and SPACE in p.text), key=lambda text: (-len(text), text))
+    pattern = "|".join(re.escape(text) for text in runs)
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} if runs else None
 
 
 def _document(pieces: list[Piece], model: dict[str, Any], vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> dict[str, Any]:

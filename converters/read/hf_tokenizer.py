@@ -9,7 +9,7 @@ from typing import Any
 from converters.checkpoint import TokenizerFiles, TokenizerKind
 from converters.read.json_file import damaged_json, read_json_object
 from converters.read.piece_merges import SPACE, pieces_from_merges
-from toolkit.errors import FormatError, UnsupportedModelError
+from toolkit.errors import BackendUnavailableError, FormatError, UnsupportedModelError
 
 TOKENIZER_NAMES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja")
 _MAX_TOKENIZER_BYTES = 256 * 2**20
@@ -44,10 +44,12 @@ def tokenizer_from_hf(directory: Path, vocab_size: int) -> tuple[TokenizerFiles,
     if kind == "sentencepiece":
         pieces = pieces_from_merges(vocabulary, merges, data.get("added_tokens") or [], _unknown(data))
     model_path = directory / "tokenizer.model"
+    content = path.read_bytes()
+    _check_loads(path, content)
     control = {token["content"]: token["id"] for token in data.get("added_tokens") or [] if token.get("special")}
     files = TokenizerFiles(
         kind=kind,
-        tokenizer_json=path.read_bytes(),
+        tokenizer_json=content,
         pieces=pieces,
         add_bos=_adds_bos(data, config),
         config=config,
@@ -55,6 +57,26 @@ def tokenizer_from_hf(directory: Path, vocab_size: int) -> tuple[TokenizerFiles,
         sentencepiece_model=_small_file(model_path, _MAX_TOKENIZER_BYTES) if model_path.exists() else None,
     )
     return files, control
+
+
+def _check_loads(path: Path, content: bytes) -> None:
+    """Let the tokenizers library read it once, here, where the file can still be named."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"{path.name} cannot be checked here",
+            why="the tokenizers package is not installed",
+            fix="pip install 'ondevice-toolkit[convert]'",
+        ) from error
+    try:
+        Tokenizer.from_buffer(content)
+    except Exception as error:
+        raise damaged_json(path, f"the tokenizers library refuses it: {str(error)[:200]}") from error
+    except BaseException as error:  # a Rust panic is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise damaged_json(path, f"the tokenizers library refuses it: {str(error)[:200]}") from error
 
 
 def chat_template_from_hf(directory: Path) -> str | None:
@@ -71,7 +93,13 @@ def chat_template_from_hf(directory: Path) -> str | None:
         template = named.get("default")
     if template is not None and not isinstance(template, str):
         raise damaged_json(directory / "tokenizer_config.json", "chat_template is neither text nor a list with a default")
-    return template if template and template.strip() else None
+    if template is None or not template.strip():
+        return None
+    try:
+        template.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise damaged_json(directory / "tokenizer_config.json", "chat_template holds half of a character") from error
+    return template
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -224,13 +224,9 @@ def _replace(writer: Any, key: str, value: Any) -> None:
     import gguf
 
     writer.kv_data[0].pop(key, None)
-    kinds = {
-        bool: gguf.GGUFValueType.BOOL,
-        int: gguf.GGUFValueType.UINT32,
-        float: gguf.GGUFValueType.FLOAT32,
-        str: gguf.GGUFValueType.STRING,
-    }
+    kinds = gguf.GGUFValueType
+    kind_of = {bool: kinds.BOOL, int: kinds.UINT32, float: kinds.FLOAT32, str: kinds.STRING}
     if isinstance(value, list):
         writer.add_array(key, value)
     elif value is not None:
-        writer.add_key_value(key, value, kinds[type(value)])
+        writer.add_key_value(key, value, kind_of[type(value)])

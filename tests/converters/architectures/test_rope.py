@@ -6,15 +6,10 @@ import pytest
 from converters.architectures.fields import Fields
 from converters.architectures.rope import llama3_factors, rope_from_config, rope_from_gguf
 from converters.spec import RopeSpec
+from tests.converters.tiny_checkpoints import LLAMA3
 from toolkit.errors import FormatError, UnsupportedModelError
 
-LLAMA_3_2 = {
-    "rope_type": "llama3",
-    "factor": 32.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+LLAMA_3_2 = LLAMA3 | {"factor": 32.0}
 
 
 class OneTensor:
