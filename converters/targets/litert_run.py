@@ -53,12 +53,18 @@ class LiteRtGraph:
 
     def _reset(self) -> None:
         make = self._model.create_input_buffer_by_name
-        self._kv_in = {name: make("decode", name) for name in self._kv_names}
-        self._kv_out = {name: make("decode", name) for name in self._kv_names}
+        self._kv_in = {name: self._zeros(name) for name in self._kv_names}
+        self._kv_out = {name: self._zeros(name) for name in self._kv_names}
         self._io: dict[str, tuple[dict[str, Any], Any]] = {}
         for name in (self._score_name, "decode"):
             inputs = {key: make(name, key) for key in ("tokens", "input_pos", "mask")}
             self._io[name] = (inputs, self._model.create_output_buffer_by_name(name, "logits"))
+
+    def _zeros(self, name: str) -> Any:
+        """A KV buffer of zeros. The runtime hands out memory as it comes, and a masked NaN is still a NaN."""
+        buffer = self._model.create_input_buffer_by_name("decode", name)
+        buffer.write(np.zeros(self._model.get_input_tensor_details("decode")[name]["shape"], np.float32))
+        return buffer
 
     def score(self, token_ids: Sequence[int]) -> Iterator[np.ndarray]:
         """Logits after each token of one window, from an empty cache, in chunks of at most `score_length`.
