@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from toolkit.cache import cache_root, sha256_file
@@ -68,7 +69,8 @@ def _write_memory(path: Path, memory: Mapping[str, str]) -> None:
         part.write_text(json.dumps(kept), "utf-8")
         os.replace(part, path)
     except OSError:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
 def check_stated_hashes(folder: Path, files: Mapping[str, Path], hashes: Mapping[str, str], source: SourceRecord | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_STORAGE_SUFFIX = re.compile(r"[-._](I?Q\d\w*|BF16|F16|F32|FP16|MXFP4)$", re.IGNORECASE)
+_STORAGE_SUFFIX = re.compile(r"[-._ ](I?Q\d\w*|BF16|F16|F32|FP16|MXFP4)$", re.IGNORECASE)
 
 
 def checkpoint_name(stem: str) -> str:
