@@ -1,4 +1,4 @@
-"""A real LiteRT bundle in seconds: a random two-layer llama with a 400-word tokenizer, exported once and kept in the user's cache.
+"""A real LiteRT bundle in seconds: a random two-layer llama with 311 tokens, exported once and kept in the user's cache.
 
 Run as a script it exports into a folder; imported, `tiny_bundle` returns a sealed bundle. Greedy decoding of this model never
 stops and is ASCII (the rows of the stop token and of high bytes are zero), sampling at temperature 100 soon stops.
@@ -7,6 +7,7 @@ stops and is ASCII (the rows of the stop token and of high bytes are zero), samp
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT_LENGTH = 4096
+VOCAB_SIZE = 311
 STOP_TOKEN_ID = 2
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
@@ -29,11 +31,12 @@ _EXPORT_TOOLS = ("litert-torch", "litert-converter", "litert-lm-builder", "torch
 
 
 def tiny_model() -> Path:
-    """The .litertlm file, exported on first use (half a minute) and kept by the content of this file and the tools' versions."""
+    """The .litertlm file, exported on first use (half a minute) and kept by what decides its content."""
     from toolkit.cache import cache_directory, locked
 
     versions = [metadata.version(tool) for tool in _EXPORT_TOOLS]
-    key = hashlib.sha256(Path(__file__).read_bytes() + json.dumps(versions).encode()).hexdigest()[:16]
+    made_by = [inspect.getsource(_write_checkpoint), inspect.getsource(_export), CHAT_TEMPLATE, CONTEXT_LENGTH, VOCAB_SIZE, *versions]
+    key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()[:16]
     kept = cache_directory("tests", "tiny") / f"{key}.litertlm"
     with locked(kept.with_suffix(".lock")):
         if not kept.exists():
@@ -61,7 +64,7 @@ def tiny_bundle(folder: Path, *, model: Path, chat: bool = True, **changes: Any)
         "name": folder.name,
         "target": "litert",
         "recipe": {"name": "fp32"},
-        "spec": {"model_type": "llama"},
+        "spec": {"model_type": "llama", "vocab_size": VOCAB_SIZE},
         "source": SourceRecord("random"),
         "license": LicenseRecord("Apache-2.0"),
         "context_length": CONTEXT_LENGTH,
@@ -88,7 +91,7 @@ def _write_checkpoint(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False)
     text = "the quick brown fox jumps over the lazy dog. check the pump and the valve of the station. "
     tokenizer.train_from_iterator([text] * 4, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -98,13 +101,14 @@ def _write_checkpoint(folder: Path) -> None:
 
     torch.manual_seed(7)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    ids = {"bos_token_id": 1, "eos_token_id": STOP_TOKEN_ID, "pad_token_id": 0, "vocab_size": tokenizer.get_vocab_size()}
+    ids = {"bos_token_id": 1, "eos_token_id": STOP_TOKEN_ID, "pad_token_id": 0, "vocab_size": VOCAB_SIZE}
+    assert tokenizer.get_vocab_size() == VOCAB_SIZE
     limits = {"max_position_embeddings": CONTEXT_LENGTH, "tie_word_embeddings": True, "initializer_range": 0.3}
     model = LlamaForCausalLM(LlamaConfig(**shape, **ids, **limits)).float().eval()
-    silent = [token_id for token_id in range(ids["vocab_size"]) if not tokenizer.decode([token_id], skip_special_tokens=True).isprintable()]
-    silent += [token_id for token_id in range(ids["vocab_size"]) if not tokenizer.decode([token_id], skip_special_tokens=True).isascii()]
+    words = [tokenizer.decode([token_id], skip_special_tokens=True) for token_id in range(VOCAB_SIZE)]
+    silent = [token_id for token_id, word in enumerate(words) if not (word and word.isprintable() and word.isascii())]
     with torch.no_grad():
-        model.model.embed_tokens.weight[sorted({0, 1, STOP_TOKEN_ID, *silent})] = 0.0
+        model.model.embed_tokens.weight[silent] = 0.0
     model.save_pretrained(folder)
 
 

@@ -22,6 +22,9 @@ class FinishReason(StrEnum):
     CRASHED = "crashed"  # the engine failed; what came before is kept
 
 
+_INTERRUPTED = (FinishReason.CANCELLED, FinishReason.CRASHED)
+
+
 @dataclass(frozen=True)
 class Piece:
     """Text as it is generated, and how many pieces the engine delivered it in (about one a token)."""
@@ -59,11 +62,13 @@ class Answer:
 
     @property
     def is_in_cache(self) -> bool:
-        """Whether the KV cache holds what was shown and the model's own stop token, so that the next turn may build on it.
+        """Whether the KV cache holds exactly what was shown (and a stop token, if `has_stop_token`): a later turn may go on from it."""
+        return self._has_native_ended and not self._stops.has_stopped and self.reason not in (None, *_INTERRUPTED)
 
-        After a cut the template would put an end-of-turn token first, which the engine leaves out.
-        """
-        return self._has_native_ended and not self._stops.has_stopped and self.reason is FinishReason.STOP
+    @property
+    def has_stop_token(self) -> bool:
+        """Whether the model itself ended its answer."""
+        return self.is_in_cache and self.reason is FinishReason.STOP
 
     def interrupt(self, reason: FinishReason) -> None:
         """End the answer now, from any thread. The first reason counts."""
@@ -82,28 +87,31 @@ class Answer:
             return self._over(self._interrupted, "")
         if isinstance(event, StreamEnd):
             return self._take_end(event)
-        self._count(event)
+        if event:
+            self._count()
         shown = self._stops.feed(event)
         if self._stops.has_stopped:
             self._native.cancel()
             return self._over(FinishReason.STOP, shown)
         return self._piece(shown)
 
-    def _count(self, text: str) -> None:
+    def _count(self) -> None:
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._n_pieces += 1
         self._n_held += 1
 
     def _take_end(self, end: StreamEnd) -> Piece | None:
+        """An engine may call a full context an error; the counts tell which it was."""
         self._has_native_ended = True
         shown = self._stops.flush()
-        if end.error is not None:
+        counts = self._native.counts()
+        if end.error is not None and counts.n_generated_tokens < self._max_tokens:
             self._over(FinishReason.CRASHED, shown)
             fix = "ask again; if it stays, check the bundle: toolkit verify BUNDLE"
             raise EngineError("the engine failed while it was answering", why=end.error, fix=fix)
-        self.counts = self._native.counts()
-        return self._over(self._natural_reason(self.counts), shown)
+        self.counts = counts
+        return self._over(self._natural_reason(counts), shown)
 
     def _natural_reason(self, counts: Counts) -> FinishReason:
         """A stop token that came exactly as the last one allowed cannot be told from a cut, and counts as one."""

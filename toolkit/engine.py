@@ -164,7 +164,8 @@ class Engine:
         return self._session((), Sampling(temperature, top_k, top_p, drawn_seed(seed)), is_chat=False)
 
     def _session(self, messages: tuple[Message, ...], sampling: Sampling, *, is_chat: bool) -> Session:
-        check_sampling(sampling)
+        vocab_size = self.bundle.manifest.spec.get("vocab_size")
+        check_sampling(sampling, vocab_size=vocab_size if isinstance(vocab_size, int) else None)
         session = Session(self, messages, sampling, is_chat=is_chat)
         self._sessions.add(session)
         return session
@@ -200,7 +201,7 @@ class Engine:
                 fix=f"wait for it, or open the engine with context_length={self._rounded(wanted)}",
             )
         for session in self._sessions:
-            session.drop_native()
+            session.drop_cache()
         self._close_native()
         self._open(self._rounded(wanted))
         return True

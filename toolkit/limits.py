@@ -14,6 +14,7 @@ from toolkit.errors import UsageError
 ROLES = ("system", "user", "assistant")
 MAX_SEED = 2**31 - 1
 MAX_TOKENS = 2**27
+MAX_VOCAB_SIZE = 2**20
 MAX_BYTES_PER_TOKEN = 1024
 
 
@@ -45,12 +46,16 @@ def check_max_tokens(max_tokens: int) -> None:
         raise UsageError(f"max_tokens is {max_tokens}", why=f"it must be 1 to {MAX_TOKENS}", fix="use --max-tokens 256")
 
 
-def check_sampling(sampling: Sampling) -> None:
-    """Raises UsageError for a temperature, top_k, top_p or seed outside its range."""
+def check_sampling(sampling: Sampling, *, vocab_size: int | None = None) -> None:
+    """Raises UsageError for a temperature, top_k, top_p or seed outside its range.
+
+    `vocab_size` is None while it is not known. LiteRT-LM aborts the process when top_k is larger.
+    """
     if not (math.isfinite(sampling.temperature) and 0 <= sampling.temperature <= 100):
         _refuse("temperature", sampling.temperature, "must be 0 to 100; 0 takes the likeliest token", "use --temperature 0.7")
-    if not 1 <= sampling.top_k <= MAX_TOKENS:
-        _refuse("top_k", sampling.top_k, f"must be 1 to {MAX_TOKENS}; 1 takes the likeliest token", "use --top-k 40")
+    most = vocab_size or MAX_VOCAB_SIZE
+    if not 1 <= sampling.top_k <= most:
+        _refuse("top_k", sampling.top_k, f"must be 1 to {most}, the size of the vocabulary", f"use --top-k {min(40, most)}")
     if not 0 < sampling.top_p <= 1:
         _refuse("top_p", sampling.top_p, "must be more than 0 and at most 1", "use --top-p 0.95")
     if not 0 <= sampling.seed <= MAX_SEED:

@@ -21,6 +21,8 @@ from toolkit.metrics import Metrics, measure_peak_rss_bytes
 if TYPE_CHECKING:
     from toolkit.engine import Engine
 
+_LONGEST_STOP = 64  # characters of a stop token's text
+
 __all__ = ["FinishReason", "Message", "Piece", "Session"]
 
 
@@ -29,6 +31,17 @@ class _Request:
     text: str
     max_tokens: int
     stops: tuple[str, ...]
+
+
+@dataclass
+class _Cache:
+    """A KV cache and what is in it: the text, and after it perhaps a stop token that the text does not show."""
+
+    native: NativeSession
+    max_tokens: int
+    text: str = ""
+    n_tokens: int = 0
+    has_stop_token: bool = False
 
 
 class Session:
@@ -46,7 +59,7 @@ class Session:
     def __init__(self, engine: Engine, messages: tuple[Message, ...], sampling: Sampling, *, is_chat: bool) -> None:
         self._engine, self._is_chat = engine, is_chat
         self._messages = list(messages)
-        self._native: NativeSession | None = None
+        self._cache: _Cache | None = None
         self._active: Answer | None = None
         self._timer: threading.Timer | None = None
         self._is_closed = False
@@ -98,7 +111,7 @@ class Session:
         """Cancel what runs and free the KV cache. May be called twice."""
         self._is_closed = True
         self.cancel()
-        self.drop_native()
+        self.drop_cache()
 
     def __enter__(self) -> Session:
         return self
@@ -106,9 +119,15 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "_cache", None) is not None:
+            self.drop_cache()
+
     def _request(self, text: str, max_tokens: int, stop: str | Iterable[str]) -> _Request:
         check_max_tokens(max_tokens)
         check_text(text, what="the prompt", context_length=self._engine.max_context_length)
+        if not self._is_chat and not text and not self._messages:
+            raise UsageError("the prompt is empty", why="there is nothing to continue", fix="give at least one word")
         return _Request(text, max_tokens, check_stops(stop))
 
     def _pieces(self, request: _Request) -> Iterator[Piece]:
@@ -148,19 +167,21 @@ class Session:
             self._check_idle()
             n_granted = self._engine.grant_tokens(request.max_tokens)
             try:
-                native, n_new, n_total = self._fit(request.text, n_granted)
+                cache, added, n_new = self._fit(self._prompt(request.text), n_granted)
+                cache.n_tokens += n_new
+                cache.text += added
                 answer = Answer(
-                    native,
+                    cache.native,
                     sink,
                     started=started,
                     stops=request.stops,
                     n_prompt_tokens=n_new,
-                    max_tokens=min(n_granted, self._engine.context_length - n_total),
+                    max_tokens=min(n_granted, self._engine.context_length - cache.n_tokens),
                     is_capped=n_granted < request.max_tokens,
                 )
-                native.start(self._prompt(request.text), max_tokens=n_granted, sink=sink)
+                cache.native.start(added, sink=sink)
             except BaseException:
-                self.drop_native()
+                self.drop_cache()
                 raise
             self._active = answer
         if (seconds := self._engine.budget.seconds) is not None:
@@ -176,33 +197,55 @@ class Session:
             fix = "finish, cancel or close it first, or use a second session"
             raise UsageError("an answer is still running in this session", why="a session answers one message at a time", fix=fix)
 
-    def _fit(self, text: str, max_tokens: int) -> tuple[NativeSession, int, int]:
-        """A KV cache with room for the prompt and, as far as the context reaches, the answer: it, new tokens, all tokens."""
-        native = self._native_session(max_tokens)
-        n_new = native.count_prompt_tokens(self._prompt(text))
-        n_total = native.n_cached_tokens + n_new
+    def _prompt(self, text: str) -> str:
+        """All the text that the answer is to follow."""
+        if self._is_chat:
+            return self._engine.native.render([*self._messages, Message("user", text)])
+        return "".join(message.content for message in self._messages) + text
+
+    def _fit(self, prompt: str, max_tokens: int) -> tuple[_Cache, str, int]:
+        """A KV cache with room for the prompt and, as far as the context reaches, the answer.
+
+        Returns:
+            The cache, the end of `prompt` that is not in it yet, and how many tokens that is.
+        """
+        cache, added, n_new = self._open_cache(prompt, max_tokens)
         most = self._engine.max_context_length
+        n_total = cache.n_tokens + n_new
         if n_total >= most:
             raise UsageError(
                 f"the prompt of {n_new} tokens does not fit",
-                why=f"the context holds {most} tokens; the conversation uses {n_total - n_new}, and the answer needs one or more",
+                why=f"the context holds {most} tokens; the conversation uses {cache.n_tokens}, and the answer needs one or more",
                 fix="shorten it, or begin a new session" + self._engine.larger_context_hint(n_total + max_tokens),
             )
         if self._engine.make_room(min(n_total + max_tokens, most)):
-            native = self._native_session(max_tokens)
-            n_new = n_total
-        return native, n_new, n_total
+            cache, added, n_new = self._open_cache(prompt, max_tokens)
+        return cache, added, n_new
 
-    def _native_session(self, max_tokens: int) -> NativeSession:
-        if self._native is None:
-            engine = self._engine.native
-            chat = self._is_chat
-            self._native = engine.chat(self._messages, self.sampling) if chat else engine.plain(self.sampling, max_tokens)
-        return self._native
+    def _open_cache(self, prompt: str, max_tokens: int) -> tuple[_Cache, str, int]:
+        """The cache of the last turn if `prompt` goes on from what it holds, else a new one."""
+        native = self._engine.native
+        if self._cache is not None and self._cache.max_tokens == max_tokens:
+            if (added := self._continuation(self._cache, prompt)) is not None:
+                ids = native.tokenize(added)
+                if native.tokenize(prompt)[-len(ids) :] == ids:  # else the tokens would not be those of the whole prompt
+                    return self._cache, added, len(ids)
+        self.drop_cache()
+        self._cache = _Cache(native.session(self.sampling, max_tokens=max_tokens), max_tokens)
+        return self._cache, prompt, len(native.tokenize(prompt)) + native.n_start_tokens
 
-    def _prompt(self, text: str) -> str:
-        """What is prefilled: in a plain session all the text so far, because its KV cache serves one answer only."""
-        return text if self._is_chat else "".join(message.content for message in self._messages) + text
+    def _continuation(self, cache: _Cache, prompt: str) -> str | None:
+        """What of `prompt` comes after the cache's content; None when the cache holds anything else."""
+        if not prompt.startswith(cache.text):
+            return None
+        rest = prompt[len(cache.text) :]
+        if not cache.has_stop_token:
+            return rest or None
+        stops = [[token_id] for token_id in self._engine.bundle.manifest.stop_token_ids]
+        for end in range(1, min(len(rest), _LONGEST_STOP)):
+            if self._engine.native.tokenize(rest[:end]) in stops:
+                return rest[end:]
+        return None
 
     def _end(self, request: _Request, answer: Answer) -> None:
         """Whatever happened: keep what was said, measure, and free what cannot be used again."""
@@ -212,9 +255,13 @@ class Session:
             self._timer = None
         if answer.text or answer.is_in_cache:
             self._messages += [Message("user", request.text), Message("assistant", answer.text)]
-        if self._is_closed or not self._is_chat or not answer.is_in_cache:
-            self.drop_native()
         figures = answer.figures
+        if self._cache is not None:
+            self._cache.text += answer.text
+            self._cache.n_tokens += figures.n_generated_tokens
+            self._cache.has_stop_token = answer.has_stop_token
+        if self._is_closed or not answer.is_in_cache:
+            self.drop_cache()
         self._engine.spend_tokens(figures.n_generated_tokens)
         self.finish_reason = answer.reason
         self.metrics = Metrics(
@@ -237,8 +284,8 @@ class Session:
         if not begun.cancelled() and begun.exception() is None:
             self._end(request, begun.result())
 
-    def drop_native(self) -> None:
+    def drop_cache(self) -> None:
         """Free the KV cache; the next `send` builds it again from what was said."""
-        native, self._native = self._native, None
-        if native is not None:
-            native.close()
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.native.close()

@@ -53,26 +53,16 @@ class Counts:
 
 
 class NativeSession(Protocol):
-    """One KV cache. Used by one caller at a time, except `cancel`."""
+    """One KV cache and the text in it. Used by one caller at a time, except `cancel` and `close`."""
 
-    @property
-    def n_cached_tokens(self) -> int:
-        """Tokens the KV cache holds. Must not be asked while a stream runs."""
+    def start(self, text: str, *, sink: Sink) -> None:
+        """Put `text` after what the cache holds, begin to generate what follows, and return at once.
 
-    def count_prompt_tokens(self, text: str) -> int:
-        """Tokens that `start(text)` will prefill, with template and start token. Must not be asked while a stream runs.
-
-        Raises:
-            EngineError: The bundle's chat template failed.
-        """
-
-    def start(self, text: str, *, max_tokens: int, sink: Sink) -> None:
-        """Begin to answer `text` and return at once.
-
-        Pieces of text, then one `StreamEnd`, are passed to `sink` on a thread of the engine's. `sink` must be quick.
+        Pieces of text, then one `StreamEnd`, are passed to `sink` on a thread of the engine's. `sink` must be quick. A stop
+        token ends the stream, stays in the cache and is not passed on.
 
         Raises:
-            EngineError: The engine refused the prompt.
+            EngineError: The engine refused the text.
         """
 
     def cancel(self) -> None:
@@ -91,14 +81,22 @@ class NativeSession(Protocol):
 class NativeEngine(Protocol):
     """One set of weights in memory."""
 
+    @property
+    def n_start_tokens(self) -> int:
+        """Tokens the engine puts before the first text of a session."""
+
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`, nothing added."""
+        """Token ids of `text`, nothing added, control tokens recognized."""
 
-    def chat(self, messages: Sequence[Message], sampling: Sampling) -> NativeSession:
-        """A conversation through the bundle's chat template, `messages` already in it (not prefilled yet)."""
+    def render(self, messages: Sequence[Message]) -> str:
+        """A conversation through the bundle's chat template, up to where the assistant's answer begins.
 
-    def plain(self, sampling: Sampling, max_tokens: int) -> NativeSession:
-        """A session for one `start`, which continues text as it is given, without a template, by up to `max_tokens`."""
+        Raises:
+            EngineError: The template refused it.
+        """
+
+    def session(self, sampling: Sampling, *, max_tokens: int) -> NativeSession:
+        """An empty KV cache, each of whose streams generates up to `max_tokens`."""
 
     def close(self) -> None:
         """Free the weights. Waits for streams that were cancelled to end."""

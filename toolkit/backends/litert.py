@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import Counts, Message, Sampling, Sink
-from toolkit.backends.litert_stream import StreamHandle, start_chat, start_plain
+from toolkit.backends.litert_stream import LiteRtStream
 from toolkit.cache import cache_directory
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 
@@ -70,7 +70,7 @@ class LiteRtBackend:
                 str(bundle.entry_path),
                 backend=litert_lm.Backend.CPU(thread_count=threads),
                 max_num_tokens=context_length,
-                cache_dir=_cache_dir(bundle),
+                cache_dir=cache_dir(bundle),
                 enable_benchmark=True,
             )
         except RuntimeError as error:
@@ -94,7 +94,7 @@ def _last_error(library: Any) -> str:
     return message.decode("utf-8", errors="replace").strip() if message else ""
 
 
-def _cache_dir(bundle: Bundle) -> str:
+def cache_dir(bundle: Bundle) -> str:
     """Where the engine keeps repacked weights: per bundle, per engine version and per CPU, which they are packed for."""
     machine = hashlib.sha256(_cpu_model().encode()).hexdigest()[:12]
     try:
@@ -126,30 +126,18 @@ class LiteRtEngine:
         ids: list[int] = self._engine.tokenize(text)
         return ids
 
-    def chat(self, messages: Sequence[Message], sampling: Sampling) -> LiteRtSession:
-        history = [{"role": message.role, "content": message.content} for message in messages]
-        conversation = self._created(self._engine.create_conversation, sampling, messages=history)
+    def render(self, messages: Sequence[Message]) -> str:
+        *history, last = ({"role": message.role, "content": message.content} for message in messages)
+        try:
+            with self._engine.create_conversation(messages=history) as conversation:
+                rendered: str = conversation.render_message_to_string(last)
+        except RuntimeError as error:
+            raise self.error("the bundle's chat template failed", str(error)) from error
+        if not rendered:
+            raise self.error("the bundle's chat template failed", "it rendered nothing")
+        return rendered
 
-        def start(text: str, max_tokens: int, sink: Sink) -> StreamHandle:
-            return start_chat(conversation, text, max_tokens, sink)
-
-        def render(text: str) -> str:
-            rendered: str = conversation.render_message_to_string(text)
-            if not rendered:
-                raise self.error("the bundle's chat template failed", "it rendered nothing")
-            return rendered
-
-        return LiteRtSession(self, conversation, start, render, lambda: int(conversation.token_count))
-
-    def plain(self, sampling: Sampling, max_tokens: int) -> LiteRtSession:
-        session = self._created(self._engine.create_session, sampling, apply_prompt_template=False, max_output_tokens=max_tokens)
-
-        def start(text: str, max_tokens: int, sink: Sink) -> StreamHandle:
-            return start_plain(session, text, sink)
-
-        return LiteRtSession(self, session, start, lambda text: text, lambda: 0)
-
-    def _created(self, create: Callable[..., Any], sampling: Sampling, **options: Any) -> Any:
+    def session(self, sampling: Sampling, *, max_tokens: int) -> LiteRtSession:
         config = self._litert_lm.SamplerConfig(
             top_k=sampling.top_k if sampling.temperature else 1,
             top_p=sampling.top_p,
@@ -157,9 +145,10 @@ class LiteRtEngine:
             seed=sampling.seed,
         )
         try:
-            return create(sampler_config=config, **options)
+            native = self._engine.create_session(apply_prompt_template=False, sampler_config=config, max_output_tokens=max_tokens)
         except RuntimeError as error:
-            raise self.error("LiteRT cannot begin a conversation", str(error)) from error
+            raise self.error("LiteRT cannot begin a session", str(error)) from error
+        return LiteRtSession(self, native)
 
     def error(self, what: str, why: str) -> EngineError:
         """An error with the C library's own cause, or `why` when it has none."""
@@ -179,35 +168,21 @@ class LiteRtEngine:
 
 
 class LiteRtSession:
-    """See `toolkit.backends.base.NativeSession`. `native` is a litert_lm Conversation or Session."""
+    """See `toolkit.backends.base.NativeSession`. `native` is a litert_lm.Session."""
 
-    def __init__(
-        self,
-        engine: LiteRtEngine,
-        native: Any,
-        start: Callable[[str, int, Sink], StreamHandle],
-        render: Callable[[str], str],
-        count_cached: Callable[[], int],
-    ) -> None:
-        self._engine, self._native, self._start = engine, native, start
-        self._render, self._count_cached = render, count_cached
-        self._handle: StreamHandle | None = None
-        self._last_handle: StreamHandle | None = None  # its callback may still be returning when the next stream starts
+    def __init__(self, engine: LiteRtEngine, native: Any) -> None:
+        self._engine, self._native = engine, native
+        self._stream: LiteRtStream | None = None
+        self._last_stream: LiteRtStream | None = None  # its callback may still be returning when the next stream starts
         self._lock = threading.RLock()  # a signal handler may cancel while its own thread closes
         self._is_closed = False
 
-    @property
-    def n_cached_tokens(self) -> int:
-        return self._count_cached()
-
-    def count_prompt_tokens(self, text: str) -> int:
-        n_start_tokens = self._engine.n_start_tokens if self._count_cached() == 0 else 0
-        return len(self._engine.tokenize(self._render(text))) + n_start_tokens
-
-    def start(self, text: str, *, max_tokens: int, sink: Sink) -> None:
-        self._last_handle = self._handle
+    def start(self, text: str, *, sink: Sink) -> None:
+        self._last_stream = self._stream
+        if self._last_stream is not None:
+            self._last_stream.release()
         try:
-            self._handle = self._start(text, max_tokens, sink)
+            self._stream = LiteRtStream(self._native, text, sink)
         except RuntimeError as error:
             raise self._engine.error("LiteRT refused the prompt", str(error)) from error
 
@@ -226,7 +201,7 @@ class LiteRtSession:
         )
 
     def close(self) -> None:
-        is_running = self._handle is not None and not self._handle.has_ended
+        is_running = self._stream is not None and not self._stream.has_ended
         if is_running:
             self.cancel()
         with self._lock:
@@ -241,8 +216,8 @@ class LiteRtSession:
     def _free(self) -> None:
         """Blocks until a stream that still runs has ended."""
         self._native.close()
-        if self._handle is not None:
-            self._handle.release()
+        if self._stream is not None:
+            self._stream.release()
 
 
 BACKEND = LiteRtBackend()
