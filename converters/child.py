@@ -82,6 +82,7 @@ def _environment() -> dict[str, str]:
 
 def _explain_death(what: str, code: int, log: Path) -> NoReturn:
     if code == -signal.SIGKILL:
+        log.unlink()
         raise BudgetError(
             f"could not {what}: the process was killed",
             why="it got SIGKILL; with no other program killing it, that is the system running out of memory",

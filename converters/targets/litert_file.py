@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-SMALL_BYTES = 1024  # shapes, axes and single scalars, which are no weights
+SMALL_BYTES = 128  # shapes, axes and single scalars, which are no weights
 _BITS = {0: 32, 1: 16, 2: 32, 4: 64, 9: 8, 17: 4, 18: 2}  # tflite.TensorType: f32, f16, i32, i64, i8, i4, i2
 _NAMES = {0: "float32", 1: "float16", 2: "int32", 4: "int64", 9: "int8", 17: "int4", 18: "int2"}
 
