@@ -44,17 +44,22 @@ class Vocabulary:
     add_dummy_prefix: bool = False
 
 
-def build_sentencepiece(vocabulary: Vocabulary) -> bytes:
+def build_sentencepiece(vocabulary: Vocabulary, *, merges_runs: bool = False) -> bytes:
     """Serialize a vocabulary as a SentencePiece BPE model that encodes like the Hugging Face tokenizer of the same vocabulary.
 
-    Three choices make the ids equal, each found by comparing ids:
+    Choices that make the ids equal, each found by comparing ids:
     - Control pieces become user defined: only those are recognised inside a text, and chat templates are text.
-    - User defined runs of U+2581 become normal pieces that merge before all others: left as they are, 40 spaces would
-      be cut greedily into 31 + 9 where the Hugging Face tokenizer merges them to 16 + 24.
+    - User defined runs of U+2581 are cut out of a text longest first, as SentencePiece does (40 spaces are 31 + 9); with
+      `merges_runs` they merge before all other pieces, as they do where a tokenizer.json lists them as added tokens, which are
+      matched before spaces are replaced (40 spaces are 16 + 24).
     - The unknown piece must have type UNKNOWN, or no model loads.
 
     Two inputs are still encoded differently, both spelled out by somebody who writes about tokenizers: the unknown token's own
     text (letters instead of its id), and U+2581 itself twice in a row (taken for spaces, which it stands for in a piece).
+
+    Args:
+        vocabulary: Pieces by id.
+        merges_runs: What happens to user defined runs of spaces, see above.
 
     Raises:
         FormatError: There is no unknown piece, a piece is empty or listed twice, or the size is out of range.
@@ -69,7 +74,7 @@ def build_sentencepiece(vocabulary: Vocabulary) -> bytes:
         text, score, kind = piece.text.replace(" ", SPACE), piece.score, piece.type
         if token_id == unknown_id:
             kind = PieceType.UNKNOWN
-        elif kind == PieceType.USER_DEFINED and _is_run_of_spaces(text):
+        elif merges_runs and kind == PieceType.USER_DEFINED and len(text) > 1 and not text.strip(SPACE):
             kind, score = PieceType.NORMAL, best + 1.0 + 1.0 / len(text)
         elif kind in (PieceType.CONTROL, PieceType.UNKNOWN):
             kind = PieceType.USER_DEFINED
@@ -136,7 +141,7 @@ def _ranked_pieces(tokenizer: dict[str, Any]) -> list[Piece]:
     for text, token_id in ids.items():
         if text == model.get("unk_token"):
             kind = PieceType.UNKNOWN
-        elif text in added and not (_is_run_of_spaces(text) and text in score):
+        elif text in added:
             kind = PieceType.USER_DEFINED
         else:
             kind = PieceType.BYTE if _is_byte(text) else PieceType.NORMAL
@@ -154,10 +159,6 @@ def _has_dummy_prefix(tokenizer: dict[str, Any]) -> bool:
         step.get("type") == "Prepend" or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
         for step in steps
     )
-
-
-def _is_run_of_spaces(text: str) -> bool:
-    return len(text) > 1 and not text.strip(SPACE)
 
 
 def _is_byte(text: str) -> bool:

@@ -58,8 +58,8 @@ def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
     reason = "byte-level BPE, which SentencePiece cannot express"
     if files.kind == "sentencepiece":
         reason = "its vocabulary is not BPE with byte fallback and U+2581 for spaces"
-        for vocabulary in _vocabularies(files):
-            packaged = PackagedTokenizer("sentencepiece", build_sentencepiece(vocabulary), n_texts, "equal to tokenizer.json on every text")
+        for model in _models(files):
+            packaged = PackagedTokenizer("sentencepiece", model, n_texts, "equal to tokenizer.json on every text")
             differences = reference.compare_model(packaged.data) or reference.compare_runtime(packaged)
             if not differences:
                 return packaged
@@ -153,6 +153,13 @@ class _Reference:
             expected_text = self._tokenizer.decode(expected, skip_special_tokens=False)
             if (got_text := decode(got)) != expected_text:
                 yield Difference(text, expected_text, got_text)
+
+
+def _models(files: TokenizerFiles) -> Iterator[bytes]:
+    """Every SentencePiece model worth comparing."""
+    for vocabulary in _vocabularies(files):
+        yield build_sentencepiece(vocabulary)
+        yield build_sentencepiece(vocabulary, merges_runs=True)
 
 
 def _vocabularies(files: TokenizerFiles) -> Iterator[Vocabulary]:

@@ -42,12 +42,12 @@ def all_texts() -> list[str]:
     return [*CONTROL, *USER_DEFINED, *RUNS, *(f"<0x{byte:02X}>" for byte in range(256)), *learned()[0]]
 
 
-def small_tokenizer_json(*, normalize: bool = False) -> bytes:
+def small_tokenizer_json(*, normalize: bool = False, cuts_runs: bool = False) -> bytes:
     """As Gemma's: runs of spaces and newlines are added tokens, and runs also merge.
 
-    `normalize` adds NFKC, which no list of pieces can express.
+    `normalize` adds NFKC, which no list of pieces can express; `cuts_runs` cuts runs out whole before anything merges.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     ids = {text: token_id for token_id, text in enumerate(all_texts())}
     runs = [(run[:cut], run[cut:]) for run in RUNS for cut in range(1, len(run))]
@@ -55,6 +55,8 @@ def small_tokenizer_json(*, normalize: bool = False) -> bytes:
     tokenizer = Tokenizer(model)
     spaces = normalizers.Replace(" ", SPACE)
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), spaces]) if normalize else spaces
+    if cuts_runs:
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(reversed(RUNS))), "isolated")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in CONTROL])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in (*USER_DEFINED, *RUNS)])

@@ -34,8 +34,9 @@ def ids_of(model: bytes, text: str) -> list[int]:
     return encoded
 
 
-def reference_ids(text: str) -> list[int]:
-    encoded: list[int] = tokenizers.Tokenizer.from_str(small_tokenizer_json().decode()).encode(text, add_special_tokens=False).ids
+def reference_ids(text: str, *, cuts_runs: bool = True) -> list[int]:
+    reference = tokenizers.Tokenizer.from_str(small_tokenizer_json(cuts_runs=cuts_runs).decode())
+    encoded: list[int] = reference.encode(text, add_special_tokens=False).ids
     return encoded
 
 
@@ -51,17 +52,21 @@ def edited(model: bytes, edit: dict[str, int]) -> bytes:
     return data
 
 
+@pytest.mark.parametrize("merges_runs", [False, True])
 @pytest.mark.parametrize("text", TEXTS)
-def test_both_sources_of_a_vocabulary_encode_like_the_hugging_face_tokenizer(text: str) -> None:
-    derived = vocabulary_from_tokenizer_json(small_tokenizer_json())
+def test_both_sources_of_a_vocabulary_encode_like_the_hugging_face_tokenizer(text: str, merges_runs: bool) -> None:
+    derived = vocabulary_from_tokenizer_json(small_tokenizer_json(cuts_runs=not merges_runs))
     assert derived is not None
     for vocabulary in (Vocabulary(small_pieces()), derived):
-        assert ids_of(build_sentencepiece(vocabulary), text) == reference_ids(text)
+        model = build_sentencepiece(vocabulary, merges_runs=merges_runs)
+        assert ids_of(model, text) == reference_ids(text, cuts_runs=not merges_runs)
 
 
-def test_random_mixtures_encode_alike() -> None:
-    model = sentencepiece.SentencePieceProcessor(model_proto=build_sentencepiece(Vocabulary(small_pieces())))
-    reference = tokenizers.Tokenizer.from_str(small_tokenizer_json().decode())
+@pytest.mark.parametrize("merges_runs", [False, True])
+def test_random_mixtures_encode_alike(merges_runs: bool) -> None:
+    data = build_sentencepiece(Vocabulary(small_pieces()), merges_runs=merges_runs)
+    model = sentencepiece.SentencePieceProcessor(model_proto=data)
+    reference = tokenizers.Tokenizer.from_str(small_tokenizer_json(cuts_runs=not merges_runs).decode())
     rng = random.Random(5)
     atoms = [text.replace("\u2581", " ") for text in all_texts() if text != "<unk>"] + ["é", "\U0001f9ff", " ", "\t"]
     for _ in range(500):
@@ -69,9 +74,10 @@ def test_random_mixtures_encode_alike() -> None:
         assert model.encode(text) == reference.encode(text, add_special_tokens=False).ids, text
 
 
-def test_runs_of_spaces_left_user_defined_would_be_cut_differently() -> None:
-    model = edited(build_sentencepiece(Vocabulary(small_pieces())), dict.fromkeys(RUNS, PieceType.USER_DEFINED))
-    assert ids_of(model, TEXTS[2]) != reference_ids(TEXTS[2])
+def test_forty_spaces_tell_the_two_ways_of_runs_apart() -> None:
+    whole, merged = (build_sentencepiece(Vocabulary(small_pieces()), merges_runs=merges_runs) for merges_runs in (False, True))
+    assert ids_of(whole, TEXTS[2]) != ids_of(merged, TEXTS[2])
+    assert RUNS[-1] in sentencepiece.SentencePieceProcessor(model_proto=whole).encode(TEXTS[2], out_type=str)
 
 
 @pytest.mark.parametrize("token", ["<start_of_turn>", "<bos>", "<eos>"])

@@ -17,7 +17,7 @@ from converters.tokenizer_texts import proof_texts
 from tests.converters.small_tokenizer import small_pieces, small_tokenizer_json
 from toolkit.errors import FidelityError, FormatError
 
-SMALL = TokenizerFiles("sentencepiece", small_tokenizer_json(), small_pieces(), add_bos=True)
+SMALL = TokenizerFiles("sentencepiece", small_tokenizer_json(cuts_runs=True), small_pieces(), add_bos=True)
 TURNED = [piece._replace(score=-piece.score - 2000.0) if piece.type == 1 else piece for piece in small_pieces()]
 
 
@@ -43,11 +43,20 @@ def test_a_sentencepiece_model_is_chosen_when_every_text_is_equal() -> None:
     assert chosen.as_manifest() == {"kind": "sentencepiece", "verified_texts": chosen.verified_texts, "reason": chosen.reason}
 
 
+@pytest.mark.parametrize("cuts_runs", [False, True])
+def test_both_ways_of_runs_of_spaces_find_their_model(cuts_runs: bool) -> None:
+    data = small_tokenizer_json(cuts_runs=cuts_runs)
+    chosen = choose_tokenizer(replace(SMALL, tokenizer_json=data))
+    assert chosen.kind == "sentencepiece"
+    assert prove_equal(chosen.data, data) == []
+    assert prove_equal(chosen.data, small_tokenizer_json(cuts_runs=not cuts_runs)), "the other way must differ"
+
+
 def test_scores_that_are_wrong_give_way_to_those_derived_from_merges() -> None:
-    assert prove_equal(build_sentencepiece(Vocabulary(TURNED)), small_tokenizer_json()), "the mutant must differ"
+    assert prove_equal(build_sentencepiece(Vocabulary(TURNED)), small_tokenizer_json(cuts_runs=True)), "the mutant must differ"
     chosen = choose_tokenizer(replace(SMALL, pieces=TURNED))
     assert chosen.kind == "sentencepiece"
-    assert prove_equal(chosen.data, small_tokenizer_json()) == []
+    assert prove_equal(chosen.data, small_tokenizer_json(cuts_runs=True)) == []
 
 
 def test_one_different_text_is_enough_to_fall_back_to_tokenizer_json() -> None:
@@ -81,7 +90,7 @@ def test_a_model_whose_runtime_disagrees_is_not_packed(monkeypatch: pytest.Monke
 def test_the_runtime_reads_a_packed_model_as_the_library_does() -> None:
     packaged = PackagedTokenizer("sentencepiece", build_sentencepiece(Vocabulary(small_pieces())), 0, "")
     texts = ["<bos>雨が\n\n\n<start_of_turn>  降る😀", "x" + " " * 35]
-    assert prove_in_runtime(packaged, small_tokenizer_json(), texts) == []
+    assert prove_in_runtime(packaged, small_tokenizer_json(cuts_runs=True), texts) == []
     turned = PackagedTokenizer("sentencepiece", build_sentencepiece(Vocabulary(TURNED)), 0, "")
     assert [difference.text for difference in prove_in_runtime(turned, small_tokenizer_json(), ["the weather"])] == ["the weather"]
 
