@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-GRACE_S = 0.15
+GRACE_S = 0.1
 
 
 class Interruptible:
@@ -23,10 +24,15 @@ class Interruptible:
         self._code = 0
         self._error: BaseException | None = None
         self._done = threading.Event()
+        self._reported = threading.Event()
 
     def on_interrupt(self, cancel: Callable[[], None]) -> None:
         """What Ctrl-C does from now on: make the work end soon. Called by the work, from its thread."""
         self._cancel = cancel
+
+    def report_done(self) -> None:
+        """Everything worth waiting for is printed: after Ctrl-C the process may end. Called by the work, from its thread."""
+        self._reported.set()
 
     def run(self, work: Callable[[], int]) -> int:
         """Run `work` to its end; returns its exit code, or raises what it raised.
@@ -34,23 +40,26 @@ class Interruptible:
         Raises:
             KeyboardInterrupt: Ctrl-C came. The work was cancelled and had a moment to print what it had.
         """
-        threading.Thread(target=self._work, args=[work], daemon=True).start()
         try:
+            threading.Thread(target=self._work, args=[work], daemon=True).start()
             self._done.wait()
         except KeyboardInterrupt:
             self._cancel()
-            self._done.wait(GRACE_S)
+            self._reported.wait(GRACE_S)
             raise
         if self._error is not None:
             raise self._error
         return self._code
 
     def _work(self, work: Callable[[], int]) -> None:
+        if hasattr(signal, "pthread_sigmask"):  # native threads started from here inherit it: Ctrl-C goes to the waiting thread
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._code = work()
         except BaseException as error:
             self._error = error
         finally:
+            self._reported.set()
             self._done.set()
 
 

@@ -76,6 +76,7 @@ def _answer(args: argparse.Namespace, bundle: Bundle, prompt: str, sampling: Sam
             if not args.json:
                 print_piece(piece.text)
         _print_result(args, bundle, session, text)
+        interruptible.report_done()
         return 130 if session.finish_reason is FinishReason.CANCELLED else 0
 
 
