@@ -15,6 +15,8 @@ from toolkit.errors import BackendUnavailableError, UnsupportedModelError, Usage
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
     from converters.recipe import Recipe
+    from converters.template import PackagedTemplate
+    from converters.tokenizer import PackagedTokenizer
 
 ENTRY = "model.litertlm"
 TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
@@ -30,6 +32,9 @@ class LiteRtTarget:
     """Checkpoint -> model.tflite (float, once) -> model.tflite (per recipe) -> model.litertlm."""
 
     name = "litert"
+
+    def __init__(self) -> None:
+        self._proven: dict[str, tuple[PackagedTokenizer, PackagedTemplate]] = {}
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files."""
@@ -91,13 +96,9 @@ class LiteRtTarget:
         from converters.litertlm import pack_litertlm
         from converters.llm_metadata import build_llm_metadata
         from converters.targets.litert_file import stored_weights
-        from converters.template import package_template
-        from converters.tokenizer import choose_tokenizer
 
         spec = checkpoint.spec
-        tokenizer = choose_tokenizer(checkpoint.tokenizer)
-        special_tokens, stop_texts = _special_texts(checkpoint)
-        template = package_template(checkpoint.chat_template, special_tokens=special_tokens, stop_texts=stop_texts)
+        tokenizer, template = self._tokenizer_and_template(checkpoint)
         llm_metadata = build_llm_metadata(spec, template, add_bos=checkpoint.tokenizer.add_bos, max_num_tokens=options.context_length)
         pack_litertlm(bundle_dir / ENTRY, model, tokenizer, llm_metadata)
         stored = stored_weights(model)
@@ -111,6 +112,18 @@ class LiteRtTarget:
             stop_token_ids=spec.eos_token_ids,
             as_written={"weights_by_type": stored.weights_by_type, "kv_cache": "float32", "prefill_lengths": list(options.prefill_lengths)},
         )
+
+    def _tokenizer_and_template(self, checkpoint: Checkpoint) -> tuple[PackagedTokenizer, PackagedTemplate]:
+        """Both, proven once for all recipes of a checkpoint: the proofs take seconds."""
+        from converters.template import package_template
+        from converters.tokenizer import choose_tokenizer
+
+        if checkpoint.content_hash not in self._proven:
+            tokenizer = choose_tokenizer(checkpoint.tokenizer)
+            special_tokens, stop_texts = _special_texts(checkpoint)
+            template = package_template(checkpoint.chat_template, special_tokens=special_tokens, stop_texts=stop_texts)
+            self._proven = {checkpoint.content_hash: (tokenizer, template)}
+        return self._proven[checkpoint.content_hash]
 
     def extract_model(self, entry: Path, workdir: Path) -> Path:
         """The model.tflite section of a `.litertlm` file."""
