@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
     from converters.recipe import Recipe
     from converters.template import PackagedTemplate
-    from converters.tokenizer import PackagedTokenizer
+    from converters.litertlm import PackagedTokenizer
 
 ENTRY = "model.litertlm"
 TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
