@@ -14,9 +14,9 @@ from toolkit.errors import BackendUnavailableError, UnsupportedModelError, Usage
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
+    from converters.litertlm import PackagedTokenizer
     from converters.recipe import Recipe
     from converters.template import PackagedTemplate
-    from converters.litertlm import PackagedTokenizer
 
 ENTRY = "model.litertlm"
 TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
