@@ -59,6 +59,11 @@ class Bundle:
         return bundle
 
     @property
+    def name(self) -> str:
+        """The folder's name, like `gemma-3-270m-litert-int8`."""
+        return self.path.resolve().name
+
+    @property
     def entry_path(self) -> Path:
         """The file an engine opens."""
         return self.path / self.manifest.entry

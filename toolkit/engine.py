@@ -89,7 +89,7 @@ class Engine:
         chosen = load_backend(backend or backend_for(manifest.target))
         if manifest.target not in chosen.targets:
             raise UsageError(
-                f"the backend {chosen.name} cannot run {manifest.name}",
+                f"the backend {chosen.name} cannot run {bundle.name}",
                 why=f"it is a {manifest.target} bundle; {chosen.name} runs {', '.join(chosen.targets)}",
                 fix="leave --backend out",
             )
@@ -115,7 +115,7 @@ class Engine:
             UsageError: The engine is closed.
         """
         if self._native is None:
-            raise UsageError(f"the engine of {self.bundle.manifest.name} is closed", fix="open it again: Engine.open(bundle)")
+            raise UsageError(f"the engine of {self.bundle.name} is closed", fix="open it again: Engine.open(bundle)")
         return self._native
 
     def tokenize(self, text: str) -> list[int]:
@@ -147,7 +147,7 @@ class Engine:
         """
         if not self.bundle.manifest.chat:
             raise UsageError(
-                f"{self.bundle.manifest.name} cannot chat",
+                f"{self.bundle.name} cannot chat",
                 why="it is a base model: its checkpoint came without a chat template",
                 fix='let it continue a text: toolkit run BUNDLE "Once upon a time", or Engine.plain_session()',
             )
@@ -239,7 +239,8 @@ class Engine:
 
     def _open(self, context_length: int) -> None:
         limit = self.budget.max_resident_bytes
-        self._check_memory(self.bundle.entry_path.stat().st_size, "its weights alone take", limit)
+        least = self._estimate_least_bytes(context_length)
+        self._check_memory(least, f"its weights and a KV cache of {context_length} tokens alone take", limit)
         started = time.perf_counter()
         self._native = self._backend.open_engine(self.bundle, context_length=context_length, threads=self.threads)
         self.load_s = time.perf_counter() - started
@@ -250,10 +251,17 @@ class Engine:
             self._close_native()
             raise
 
+    def _estimate_least_bytes(self, context_length: int) -> int:
+        """Weights and KV cache by the manifest's memory model: what no run can do with less."""
+        memory = self.bundle.manifest.memory
+        weights, per_token = memory.get("weights_bytes"), memory.get("kv_cache_bytes_per_token")
+        least = weights if isinstance(weights, int) else self.bundle.entry_path.stat().st_size
+        return least + (per_token * context_length if isinstance(per_token, int) else 0)
+
     def _check_memory(self, n_bytes: int, taken_by: str, limit: int | None) -> None:
         if limit is not None and n_bytes > limit:
             raise BudgetError(
-                f"{self.bundle.manifest.name} does not fit the memory budget",
+                f"{self.bundle.name} does not fit the memory budget",
                 why=f"{taken_by} {format_bytes(n_bytes)}; the budget is {format_bytes(limit)}",
                 fix=f"allow {format_bytes(n_bytes + n_bytes // 4)} or more, or convert with a smaller recipe (--recipe int4-g32)",
             )

@@ -167,9 +167,10 @@ class Session:
             self._check_idle()
             n_granted = self._engine.grant_tokens(request.max_tokens)
             try:
-                cache, added, n_new = self._fit(self._prompt(request.text), n_granted)
+                prompt = self._prompt(request.text)
+                cache, added, n_new = self._fit(prompt, n_granted)
                 cache.n_tokens += n_new
-                cache.text += added
+                cache.text = prompt
                 answer = Answer(
                     cache.native,
                     sink,

@@ -182,6 +182,21 @@ def test_weights_larger_than_the_budget_are_refused_before_they_load(chat_bundle
     assert caught.value.exit_code == 3 and "100 KiB" in caught.value.why
 
 
+def test_the_kv_cache_counts_before_anything_is_loaded(tmp_path: Path, tiny_litertlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = {"weights_bytes": 10 * 2**20, "kv_cache_bytes_per_token": 2**20}
+    folder = tiny_bundle(tmp_path / "bundle", model=tiny_litertlm, memory=memory)
+    opened = BudgetError("reached the backend", fix="none")
+
+    def open_engine(*_: Any, **__: Any) -> Any:
+        raise opened
+
+    monkeypatch.setattr("toolkit.backends.litert.LiteRtBackend.open_engine", open_engine)
+    for context_length, stops_before in ((90, False), (91, True)):
+        with pytest.raises(BudgetError) as caught:
+            Engine.open(folder, budget=Budget(memory="100MiB"), context_length=context_length)
+        assert (caught.value is not opened) is stops_before
+
+
 def test_an_engine_that_turns_out_larger_than_the_budget_is_closed(chat_bundle: Path) -> None:
     with pytest.raises(BudgetError, match="memory budget") as caught:
         Engine.open(chat_bundle, budget=Budget(memory="1MiB"))

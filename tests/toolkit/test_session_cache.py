@@ -39,23 +39,22 @@ def prefilled(backend: FakeBackend) -> list[str]:
 
 
 def test_after_an_answer_that_ended_by_itself_the_next_turn_begins_behind_the_stop_token(engine: Engine, backend: FakeBackend) -> None:
-    backend.engine.answers = [f"yes{END}", f"no{END}"]
+    backend.engine.answers = [f"yes{END}", f"no{END}", f"so{END}"]
     session = engine.session()
-    assert [say(session, "a"), say(session, "b")] == ["yes", "no"]
-    assert prefilled(backend) == [f"<user>a{END}\n<assistant>", f"\n<user>b{END}\n<assistant>"]
+    assert [say(session, text) for text in "abc"] == ["yes", "no", "so"]
+    assert prefilled(backend) == [f"<user>a{END}\n<assistant>", f"\n<user>b{END}\n<assistant>", f"\n<user>c{END}\n<assistant>"]
     assert session.finish_reason is FinishReason.STOP
-    whole = "".join(text for text in (prefilled(backend)[0], "yes", END, prefilled(backend)[1]))
-    assert whole == chat_template([Message("user", "a"), Message("assistant", "yes"), Message("user", "b")])
+    first, second, third = prefilled(backend)
+    assert f"{first}yes{END}{second}no{END}{third}" == chat_template([*session.messages[:4], Message("user", "c")])
 
 
 def test_after_a_cut_answer_the_next_turn_puts_the_stop_token_first(engine: Engine, backend: FakeBackend) -> None:
-    backend.engine.answers = ["yes", f"no{END}"]
+    backend.engine.answers = ["yes", "no!", "so!"]
     session = engine.session()
-    say(session, "a", max_tokens=3)
-    assert session.finish_reason is FinishReason.LENGTH
-    backend.engine.answers = ["no!"]
-    say(session, "b", max_tokens=3)
-    assert prefilled(backend)[1] == f"{END}\n<user>b{END}\n<assistant>"
+    for text in "abc":
+        say(session, text, max_tokens=3)
+        assert session.finish_reason is FinishReason.LENGTH
+    assert prefilled(backend)[1:] == [f"{END}\n<user>b{END}\n<assistant>", f"{END}\n<user>c{END}\n<assistant>"]
 
 
 def test_metrics_count_the_new_tokens_and_the_start_token_once(engine: Engine, backend: FakeBackend) -> None:

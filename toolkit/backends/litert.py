@@ -75,7 +75,7 @@ class LiteRtBackend:
             )
         except RuntimeError as error:
             raise EngineError(
-                f"LiteRT cannot open {bundle.entry_path.name} of {bundle.manifest.name}",
+                f"LiteRT cannot open {bundle.entry_path.name} of {bundle.name}",
                 why=_last_error(library) or str(error),
                 fix=f"see what it is: toolkit verify {bundle.path}; it was written for {_written_for(bundle)}, here is {_version()}",
             ) from error

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     bundle = Bundle.open(args.bundle, full_check=args.full_check)
     if not bundle.manifest.chat:
         raise UsageError(
-            f"{bundle.manifest.name} cannot chat",
+            f"{bundle.name} cannot chat",
             why="it is a base model: its checkpoint came without a chat template",
             fix=f'let it continue a text: toolkit run {args.bundle} "Once upon a time"',
         )

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if (path / MANIFEST_NAME).exists():
         manifest = load_manifest(path)
         facts = {"kind": "bundle", "path": str(path), **asdict(manifest), "bytes": sum(record.bytes for record in manifest.files)}
-        rows = list(bundle_rows(manifest))
+        rows = list(bundle_rows(path, manifest))
     else:
         facts = {"kind": "source", **call_plugin("inspect_source", args.source)}
         rows = list(fact_rows(facts))
@@ -53,9 +53,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def bundle_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
+def bundle_rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """A manifest as the table's rows."""
-    yield "bundle", manifest.name
+    yield "bundle", path.resolve().name
+    yield "checkpoint", manifest.name
     yield "target, recipe", f"{manifest.target}, {manifest.recipe.get('name', 'unnamed')}"
     yield "bits per weight", f"{manifest.bits_per_weight:.2f}"
     yield "context length", f"{manifest.context_length} tokens"

@@ -85,7 +85,7 @@ def _session(args: argparse.Namespace, engine: Engine, sampling: Sampling) -> Se
         return engine.session(system=args.system, **vars(sampling))
     if args.system is not None:
         raise UsageError(
-            f"{engine.bundle.manifest.name} takes no system message",
+            f"{engine.bundle.name} takes no system message",
             why="it is a base model without a chat template",
             fix="put what it should know into the prompt",
         )
@@ -96,7 +96,7 @@ def _print_result(args: argparse.Namespace, bundle: Bundle, session: Session, te
     assert session.metrics is not None and session.finish_reason is not None
     if args.json:
         result = {"text": text, "finish_reason": session.finish_reason.value, "metrics": session.metrics.as_dict()}
-        print_json({**result, "bundle": bundle.manifest.name, "seed": session.sampling.seed})
+        print_json({**result, "bundle": bundle.name, "seed": session.sampling.seed})
     else:
         print_piece("\n")
         print(metrics_line(session.metrics, session.finish_reason), file=sys.stderr, flush=True)

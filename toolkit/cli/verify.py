@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         print_rows(_rows(bundle, recorded, measured))
     if shown is not None and shown.verdict == "fail":
         raise FidelityError(
-            f"{bundle.manifest.name} does not answer like its checkpoint",
+            f"{bundle.name} does not answer like its checkpoint",
             why=fidelity_text(shown).replace("\n", "; "),
             fix="convert it with a finer recipe (--recipe int8), or raise the gate (--max-kl) knowingly",
         )
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 def _result(bundle: Bundle, recorded: Fidelity | None, measured: Fidelity | None) -> dict[str, Any]:
     shown = measured or recorded
     return {
-        "bundle": bundle.manifest.name,
+        "bundle": bundle.name,
         "path": str(bundle.path),
         "files": [asdict(record) for record in bundle.manifest.files],
         "bytes": bundle.bytes,
@@ -72,7 +72,7 @@ def _result(bundle: Bundle, recorded: Fidelity | None, measured: Fidelity | None
 def _rows(bundle: Bundle, recorded: Fidelity | None, measured: Fidelity | None) -> list[tuple[str, str]]:
     files = bundle.manifest.files
     rows = [
-        ("bundle", bundle.manifest.name),
+        ("bundle", bundle.name),
         ("files", f"{len(files)} of {len(files)} as published, {format_bytes(bundle.bytes)}"),
         ("recorded", fidelity_text(recorded)),
     ]
