@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from converters.checkpoint import TokenizerFiles
-from converters.litertlm import PackagedTokenizer
+from converters.litertlm import PackagedTokenizer as PackagedTokenizer
 from converters.runtime_probe import encode_in_runtime
 from converters.sentencepiece_model import (
     SPACE,
