@@ -46,6 +46,8 @@ class LiteRtTarget:
         Raises:
             UnsupportedModelError: The architecture is not one of `MODEL_TYPES`.
             UsageError: A recipe holds a rule LiteRT cannot carry out.
+            FormatError: The tokenizer or the template is damaged.
+            FidelityError: The runtime would render the chat template differently from transformers.
             BackendUnavailableError: A library is missing.
         """
         self.tools()
@@ -57,6 +59,7 @@ class LiteRtTarget:
             )
         for recipe in recipes:
             _check_recipe(recipe)
+        self._tokenizer_and_template(checkpoint)
 
     def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
         """Arithmetic on the parameter count; the factors are measured, see `EXPORT_BYTES_PER_WEIGHT_BYTE`."""
@@ -88,11 +91,7 @@ class LiteRtTarget:
         return out
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
-        """Pack model, proven tokenizer and proven template into `model.litertlm`.
-
-        Raises:
-            FidelityError: The runtime would render the chat template differently from transformers.
-        """
+        """Pack model, proven tokenizer and proven template into `model.litertlm`."""
         from converters.litertlm import pack_litertlm
         from converters.llm_metadata import build_llm_metadata
         from converters.targets.litert_file import stored_weights
@@ -110,18 +109,28 @@ class LiteRtTarget:
             bits_per_weight=stored.bits / spec.n_parameters,
             memory={"weights_bytes": stored.bits // 8, "kv_cache_bytes_per_token": spec.kv_bytes_per_token(4)},
             stop_token_ids=spec.eos_token_ids,
-            as_written={"weights_by_type": stored.weights_by_type, "kv_cache": "float32", "prefill_lengths": list(options.prefill_lengths)},
+            as_written={
+                "weights_by_type": stored.weights_by_type,
+                "kv_cache": "float32",
+                "prefill_lengths": list(options.prefill_lengths),
+                "chat_template": {
+                    "verified_conversations": template.verified_conversations,
+                    "exact_turns": template.exact_turns,
+                    "rewrites": list(template.rewrites),
+                },
+            },
         )
 
     def _tokenizer_and_template(self, checkpoint: Checkpoint) -> tuple[PackagedTokenizer, PackagedTemplate]:
         """Both, proven once for all recipes of a checkpoint: the proofs take seconds."""
         from converters.template import package_template
-        from converters.tokenizer import choose_tokenizer
+        from converters.tokenizer import choose_tokenizer, special_tokens, token_texts
 
+        files = checkpoint.tokenizer
         if checkpoint.content_hash not in self._proven:
-            tokenizer = choose_tokenizer(checkpoint.tokenizer)
-            special_tokens, stop_texts = _special_texts(checkpoint)
-            template = package_template(checkpoint.chat_template, special_tokens=special_tokens, stop_texts=stop_texts)
+            tokenizer = choose_tokenizer(files)
+            stop_texts = token_texts(files, checkpoint.spec.eos_token_ids)
+            template = package_template(checkpoint.chat_template, special_tokens=special_tokens(files), stop_texts=stop_texts)
             self._proven = {checkpoint.content_hash: (tokenizer, template)}
         return self._proven[checkpoint.content_hash]
 
@@ -136,17 +145,6 @@ class LiteRtTarget:
         from converters.targets.litert_run import LiteRtGraph
 
         return LiteRtGraph(model)
-
-
-def _special_texts(checkpoint: Checkpoint) -> tuple[dict[str, str], list[str]]:
-    """What a template may call bos_token, eos_token and pad_token, and the texts of every stop token."""
-    from tokenizers import Tokenizer
-
-    spec = checkpoint.spec
-    tokenizer = Tokenizer.from_str((checkpoint.tokenizer.tokenizer_json or b"").decode())
-    ids = {"bos_token": spec.bos_token_id, "eos_token": next(iter(spec.eos_token_ids), None), "pad_token": spec.pad_token_id}
-    texts = {name: text for name, token_id in ids.items() if token_id is not None and (text := tokenizer.id_to_token(token_id))}
-    return texts, [text for token_id in spec.eos_token_ids if (text := tokenizer.id_to_token(token_id))]
 
 
 def _check_recipe(recipe: Recipe) -> None:
