@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 
+def _one_line(text: str) -> str:
+    """Text that cannot break a line or steer a terminal: names in damaged files may hold any character.
+
+    Line breaks, control and formatting characters and halves of surrogate pairs become backslash escapes.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+
+
 class ToolkitError(Exception):
     """Base of every error this project raises on purpose.
 
@@ -15,8 +25,8 @@ class ToolkitError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, why: str = "", fix: str) -> None:
-        self.what, self.why, self.fix = what, why, fix
-        super().__init__("\n".join(filter(None, [what, why and f"  why: {why}", f"  fix: {fix}"])))
+        self.what, self.why, self.fix = _one_line(what), _one_line(why), _one_line(fix)
+        super().__init__("\n".join(filter(None, [self.what, self.why and f"  why: {self.why}", f"  fix: {self.fix}"])))
 
     def as_json(self) -> dict[str, object]:
         """The object `--json` prints: {"error": {"what", "why", "fix", "code"}}."""

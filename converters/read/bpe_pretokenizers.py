@@ -6,7 +6,7 @@ the tokenizers' published definitions, as a Hugging Face `pre_tokenizer`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.errors import UnsupportedModelError
 
@@ -32,27 +32,38 @@ _LLAMA3 = _sequence(_split(r"\p{N}{1,3}"), _byte_level(use_regex=False))
 _QWEN2 = _sequence(_split(r"\p{N}"), _byte_level(use_regex=False))
 _NFC = {"type": "NFC"}
 
-# name -> (normalizer, pre_tokenizer, ignore_merges)
-_KINDS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], bool]] = {
-    "gpt-2": (None, _GPT2, False),
-    "smollm": (None, _SMOLLM, False),
-    "llama-bpe": (None, _LLAMA3, True),
-    "llama3": (None, _LLAMA3, True),
-    "llama-v3": (None, _LLAMA3, True),
-    "qwen2": (_NFC, _QWEN2, False),
+
+class SplittingRule(NamedTuple):
+    """What a name stands for: a Hugging Face normalizer and pre_tokenizer, whether a word that is a token is taken whole
+    (`ignore_merges`), and whether BOS comes first where the file does not say."""
+
+    pre_tokenizer: dict[str, Any]
+    normalizer: dict[str, Any] | None = None
+    ignore_merges: bool = False
+    adds_bos: bool = False
+
+
+_LLAMA3_RULE = SplittingRule(_LLAMA3, ignore_merges=True, adds_bos=True)
+_RULES: dict[str, SplittingRule] = {
+    "gpt-2": SplittingRule(_GPT2),
+    "smollm": SplittingRule(_SMOLLM),
+    "llama-bpe": _LLAMA3_RULE,
+    "llama3": _LLAMA3_RULE,
+    "llama-v3": _LLAMA3_RULE,
+    "qwen2": SplittingRule(_QWEN2, normalizer=_NFC),
 }
 
 
-def pre_tokenizer(name: str) -> tuple[dict[str, Any] | None, dict[str, Any], bool]:
-    """Normalizer, pre_tokenizer and `ignore_merges` behind a `tokenizer.ggml.pre` name.
+def splitting_rule(name: str) -> SplittingRule:
+    """The rule behind a `tokenizer.ggml.pre` name.
 
     Raises:
         UnsupportedModelError: A name whose splitting rule is not known here; guessing would change token ids silently.
     """
-    if name not in _KINDS:
+    if name not in _RULES:
         raise UnsupportedModelError(
             f"the tokenizer rule {name!r} is not supported",
-            why=f"known tokenizer.ggml.pre names are {', '.join(_KINDS)}",
+            why=f"known tokenizer.ggml.pre names are {', '.join(_RULES)}",
             fix="convert from the Hugging Face checkpoint, which carries its tokenizer.json",
         )
-    return _KINDS[name]
+    return _RULES[name]

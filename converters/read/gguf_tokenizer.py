@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint import Piece, TokenizerFiles
-from converters.read.bpe_pretokenizers import pre_tokenizer
+from converters.read.bpe_pretokenizers import splitting_rule
 from converters.read.piece_merges import SPACE, merges_from_pieces
 from toolkit.errors import FormatError, UnsupportedModelError
 
@@ -77,16 +77,20 @@ def _numbers(metadata: Mapping[str, Any], origin: str, key: str, count: int, def
 
 
 def _byte_level(metadata: Mapping[str, Any], origin: str, pieces: list[Piece]) -> TokenizerFiles:
-    normalizer, splitter, ignore_merges = pre_tokenizer(str(metadata.get(_PREFIX + "pre", "gpt-2")))
+    rule = splitting_rule(str(metadata.get(_PREFIX + "pre", "gpt-2")))
     vocabulary = {piece.text: token_id for token_id, piece in enumerate(pieces)}
     merges = metadata.get(_PREFIX + "merges")
     if not isinstance(merges, list):
         raise _fail(origin, "tokenizer.ggml.merges is missing")
     pairs = [_pair(merge, vocabulary, origin) for merge in merges]
-    model = {"unk_token": None, "byte_fallback": False, "fuse_unk": False, "ignore_merges": ignore_merges}
+    model = {"unk_token": None, "byte_fallback": False, "fuse_unk": False, "ignore_merges": rule.ignore_merges}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    data = _document(pieces, model, vocabulary, pairs) | {"normalizer": normalizer, "pre_tokenizer": splitter, "decoder": byte_level}
-    return _finished("bpe-byte-level", data, metadata, origin, pieces, add_bos_default=False)
+    data = _document(pieces, model, vocabulary, pairs) | {
+        "normalizer": rule.normalizer,
+        "pre_tokenizer": rule.pre_tokenizer,
+        "decoder": byte_level,
+    }
+    return _finished("bpe-byte-level", data, metadata, origin, pieces, add_bos_default=rule.adds_bos)
 
 
 def _pair(merge: Any, vocabulary: Mapping[str, int], origin: str) -> tuple[str, str]:

@@ -31,11 +31,11 @@ def weight_files(directory: Path) -> dict[str, Path]:
         UnsupportedModelError: Only pickled weights are there.
     """
     index_path, single = directory / INDEX_NAME, directory / WEIGHTS_NAME
+    if single.exists():  # first, as transformers looks for it first
+        return {WEIGHTS_NAME: single}
     if index_path.exists():
         shards = sorted(set(_weight_map(index_path).values()))
         return {INDEX_NAME: index_path} | {shard: directory / shard for shard in shards}
-    if single.exists():
-        return {WEIGHTS_NAME: single}
     if (directory / "adapter_config.json").exists():
         raise UnsupportedModelError(
             f"{directory.name} is an adapter, not a model",

@@ -83,6 +83,7 @@ def metadata_of(backend: Tokenizer, kind: str) -> dict[str, Any]:
         "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_bos_token": False,
     }
 
 
@@ -126,6 +127,14 @@ def test_bos_is_added_exactly_if_the_file_says_so(stated: bool) -> None:
     ids = Tokenizer.from_str((files.tokenizer_json or b"").decode()).encode("Hi").ids
     assert files.add_bos is stated
     assert (ids[0] == 1) is stated
+
+
+@pytest.mark.parametrize(("kind", "adds"), [("llama-bpe", True), ("gpt-2", False), ("qwen2", False), ("smollm", False)])
+def test_without_a_word_from_the_file_only_llama_3_begins_with_bos(kind: str, adds: bool) -> None:
+    metadata = metadata_of(transformers_reference("gpt-2"), kind)
+    del metadata["tokenizer.ggml.add_bos_token"]
+    assert tokenizer_from_gguf(metadata, "tiny.gguf", 1000).add_bos is adds
+    assert tokenizer_from_gguf(metadata | {"tokenizer.ggml.add_bos_token": not adds}, "tiny.gguf", 1000).add_bos is not adds
 
 
 def sentencepiece_reference(*, has_prefix: bool) -> Any:
