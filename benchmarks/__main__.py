@@ -1,0 +1,144 @@
+"""Print every figure of this folder on this machine, one benchmark after the other.
+
+    python -m benchmarks [--only startup,decode_speed] [--quick] [--check]
+
+Bundles that are missing are converted first. What this machine cannot run (a licence not accepted, a package or a peer not installed)
+is skipped with the reason. Each benchmark is a command of its own; README.md lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.harness import RESULTS, say
+from benchmarks.machine import ROOT
+from toolkit.catalog import load_catalog
+from toolkit.licenses import accepted_at
+
+SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
+_TARGET = "-litert-"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One command.
+
+    Args:
+        module: In this package.
+        bundles: Names of the bundles it is given.
+        models: Models it converts itself.
+        quick: Options of a short run, which shows that the command works.
+    """
+
+    module: str
+    bundles: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ("--rounds", "1")
+
+
+BENCHMARKS = (
+    Benchmark("startup", quick=("--rounds", "5")),
+    Benchmark("engine_overhead", (f"{SMOLLM2}-litert-int8",), quick=("--rounds", "2")),
+    Benchmark("decode_speed", (f"{SMOLLM2}-litert-int8", f"{GEMMA}-litert-int8")),
+    Benchmark("model_memory", (f"{GEMMA}-litert-int4-g32", f"{GEMMA}-litert-int8", f"{SMOLLM2}-litert-int8", f"{SMOLLM2}-litert-int4-g32")),
+    Benchmark("conversion_cost", models=(SMOLLM2,)),
+    Benchmark("conversion_cost", models=(GEMMA,)),
+)
+
+
+@dataclass
+class Place:
+    """Where bundles are, and why some cannot be had here."""
+
+    folder: Path
+    refused: dict[str, str]
+
+    def path(self, bundle: str) -> Path:
+        return self.folder / bundle
+
+    def make_missing(self, bundles: Sequence[str]) -> None:
+        """Convert what is not there, all recipes of a model in one command; failures go to `refused`."""
+        missing = [name for name in bundles if name not in self.refused and not (self.path(name) / "manifest.json").is_file()]
+        for model in dict.fromkeys(name.partition(_TARGET)[0] for name in missing):
+            names = [name for name in missing if name.startswith(model + _TARGET)]
+            if (reason := cannot_convert(model)) is None:
+                recipes = ",".join(name.partition(_TARGET)[2] for name in names)
+                say(f"converting {model}, {recipes}, into {self.folder}")
+                command = [sys.executable, "-m", "converters.cli", model, "--recipe", recipes, "--out", str(self.folder)]
+                code = subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode
+                reason = f"convert {model} failed with exit code {code}" if code else None
+            if reason is not None:
+                self.refused |= dict.fromkeys(names, reason)
+
+
+def cannot_convert(model: str) -> str | None:
+    """Why a model of the catalogue cannot be converted here, or None."""
+    if find_spec("litert_torch") is None:
+        return "the converter is not installed: pip install 'ondevice-toolkit[convert]'"
+    terms = load_catalog().model(model).license
+    if terms.must_accept and accepted_at(terms.id) is None:
+        return f"its licence was not accepted: toolkit models pull {model} --accept-license {terms.id}"
+    return None
+
+
+def run_one(benchmark: Benchmark, place: Place, options: Sequence[str], *, quick: bool, skipped: dict[str, str]) -> int | None:
+    """Run a benchmark on what can be had; its exit code, or None when nothing of it can be run."""
+    title = " ".join([benchmark.module, *benchmark.models])
+    place.make_missing(benchmark.bundles)
+    refused = {name: place.refused[name] for name in benchmark.bundles if name in place.refused}
+    refused |= {model: reason for model in benchmark.models if (reason := cannot_convert(model)) is not None}
+    skipped |= {f"{title}: {name}": reason for name, reason in refused.items()}
+    inputs = [str(place.path(name)) for name in benchmark.bundles if name not in refused]
+    inputs += [model for model in benchmark.models if model not in refused]
+    if (benchmark.bundles or benchmark.models) and not inputs:
+        return None
+    say(f"\n== {title}")
+    command = [sys.executable, "-m", f"benchmarks.{benchmark.module}", *inputs, *options, *(benchmark.quick if quick else ())]
+    return subprocess.run(command, cwd=ROOT).returncode
+
+
+KNOWN = tuple(dict.fromkeys(benchmark.module for benchmark in BENCHMARKS))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="NAMES", default=",".join(KNOWN), help=f"comma separated, of {', '.join(KNOWN)}")
+    parser.add_argument("--bundles", type=Path, default=ROOT / "bundles", metavar="DIR", help="where bundles are or go (default: bundles)")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where records go (default: benchmarks/results)")
+    parser.add_argument("--quick", action="store_true", help="a round or two of each: shows that the commands work, measures nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON object a benchmark, and one that says what was skipped")
+    parser.add_argument("--no-record", action="store_true", help="keep no record of these runs")
+    parser.add_argument("--check", action="store_true", help="fail when a target is missed")
+    return parser
+
+
+def main() -> int:
+    """Run the command; returns 0, or 1 when a benchmark failed (with --check also when a target was missed)."""
+    parser = _parser()
+    args = parser.parse_args()
+    wanted = [name.strip() for name in args.only.split(",") if name.strip()]
+    if unknown := sorted(set(wanted) - set(KNOWN)):
+        parser.error(f"no benchmark is called {unknown[0]}; known are {', '.join(KNOWN)}")
+    options = ["--results", str(args.results.resolve())]
+    options += [f"--{name.replace('_', '-')}" for name in ("json", "no_record", "check") if getattr(args, name)]
+    place, skipped, failed = Place(args.bundles.resolve(), {}), dict[str, str](), dict[str, int]()
+    for benchmark in BENCHMARKS:
+        if benchmark.module in wanted and (code := run_one(benchmark, place, options, quick=args.quick, skipped=skipped)):
+            failed[" ".join([benchmark.module, *benchmark.models])] = code
+    if args.json:
+        print(json.dumps({"skipped": skipped, "failed": failed}, ensure_ascii=False))
+    else:
+        print("".join(f"skipped {what}: {why}\n" for what, why in skipped.items()), end="")
+        print("".join(f"failed {what}: exit code {code}\n" for what, code in failed.items()), end="")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
