@@ -180,11 +180,12 @@ class Session:
                     max_tokens=min(n_granted, self._engine.context_length - cache.n_tokens),
                     is_capped=n_granted < request.max_tokens,
                 )
+                self._active = answer
                 cache.native.start(added, sink=sink)
             except BaseException:
+                self._active = None
                 self.drop_cache()
                 raise
-            self._active = answer
         if (seconds := self._engine.budget.seconds) is not None:
             self._timer = threading.Timer(seconds, answer.interrupt, [FinishReason.BUDGET])
             self._timer.daemon = True
