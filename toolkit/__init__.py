@@ -13,9 +13,11 @@ Importing this package loads nothing but itself: every name below is imported wh
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # the name is what type checkers look for; importing `typing` for it would be a tenth of the whole cost
 if TYPE_CHECKING:
+    from typing import Any
+
     from toolkit.budget import Budget
     from toolkit.bundle import Bundle
     from toolkit.engine import Engine

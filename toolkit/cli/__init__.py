@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
-from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
 
 from toolkit.errors import ToolkitError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 # name -> (module with add_parser(subparsers) and run(args) -> exit code, help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -108,6 +110,8 @@ def _report(error: ToolkitError, *, is_json: bool, is_debug: bool) -> int:
 
         print_json(error.as_json())
     if is_debug:
+        import traceback
+
         traceback.print_exception(error)
     else:
         print(error, file=sys.stderr)
