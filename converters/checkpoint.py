@@ -36,7 +36,8 @@ class TokenizerFiles:
     Args:
         kind: Byte-level BPE (GPT-2 style), or SentencePiece-like (spaces become U+2581, bytes as a last resort).
         tokenizer_json: A Hugging Face fast tokenizer; None only if the source has pieces alone.
-        pieces: The vocabulary of a SentencePiece-like tokenizer, spaces written as the source has them; None otherwise.
+        pieces: A SentencePiece-like vocabulary with the source's own scores, spaces written as the source has them, where
+            the source holds one (GGUF); None otherwise.
         add_bos: Whether encoding a text puts the BOS token first.
         config: What tokenizer_config.json says beside the chat template.
         added_space_prefix: SentencePiece's add_dummy_prefix.

@@ -8,7 +8,7 @@ from typing import Any
 
 from converters.checkpoint import TokenizerFiles, TokenizerKind
 from converters.read.json_file import damaged_json, read_json_object
-from converters.read.piece_merges import SPACE, pieces_from_merges
+from converters.read.piece_merges import SPACE
 from toolkit.errors import BackendUnavailableError, FormatError, UnsupportedModelError
 
 TOKENIZER_NAMES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja")
@@ -38,11 +38,8 @@ def tokenizer_from_hf(directory: Path, vocab_size: int) -> tuple[TokenizerFiles,
     config = _optional_json(directory / "tokenizer_config.json")
     config.pop("chat_template", None)
     config.pop("auto_map", None)
-    vocabulary, merges = _vocabulary(path, data, vocab_size)
+    _check_vocabulary(path, data, vocab_size)
     kind = _kind(data, directory.name)
-    pieces = None
-    if kind == "sentencepiece":
-        pieces = pieces_from_merges(vocabulary, merges, data.get("added_tokens") or [], _unknown(data))
     model_path = directory / "tokenizer.model"
     content = path.read_bytes()
     _check_loads(path, content)
@@ -50,7 +47,7 @@ def tokenizer_from_hf(directory: Path, vocab_size: int) -> tuple[TokenizerFiles,
     files = TokenizerFiles(
         kind=kind,
         tokenizer_json=content,
-        pieces=pieces,
+        pieces=None,
         add_bos=_adds_bos(data, config),
         config=config,
         added_space_prefix=kind == "sentencepiece" and _has_space_prefix(data),
@@ -113,7 +110,8 @@ def _small_file(path: Path, max_bytes: int) -> bytes:
     return path.read_bytes()
 
 
-def _vocabulary(path: Path, data: Mapping[str, Any], vocab_size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def _check_vocabulary(path: Path, data: Mapping[str, Any], vocab_size: int) -> None:
+    """Every id has a row of embeddings and one text; every merge joins two tokens into a third."""
     model = data.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
         raise damaged_json(path, "it has no model with a vocab")
@@ -131,20 +129,17 @@ def _vocabulary(path: Path, data: Mapping[str, Any], vocab_size: int) -> tuple[d
         raise damaged_json(path, f"it has token ids outside the {vocab_size} rows of embeddings")
     if len(set(ids)) != len(ids):
         raise damaged_json(path, f"{len(ids) - len(set(ids))} token ids are given twice")
-    return vocabulary, _merges(path, model, vocabulary)
+    _check_merges(path, model, vocabulary)
 
 
-def _merges(path: Path, model: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+def _check_merges(path: Path, model: Mapping[str, Any], vocabulary: Mapping[str, int]) -> None:
     merges = model.get("merges")
     if not isinstance(merges, list):
         raise damaged_json(path, "its model has no merges")
-    pairs: list[tuple[str, str]] = []
     for merge in merges:
         pair = tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) if isinstance(merge, list) else ()
         if len(pair) != 2 or not all(isinstance(part, str) and part in vocabulary for part in pair) or "".join(pair) not in vocabulary:
             raise damaged_json(path, f"the merge {str(merge)[:60]!r} does not join two tokens into a third")
-        pairs.append((pair[0], pair[1]))
-    return pairs
 
 
 def _added_tokens(path: Path, data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -185,11 +180,6 @@ def _has_space_prefix(data: Mapping[str, Any]) -> bool:
     prepends = any(part.get("type") == "Prepend" for part in _parts(data.get("normalizer"), "normalizers"))
     splitters = _parts(data.get("pre_tokenizer"), "pretokenizers")
     return prepends or any(p.get("type") == "Metaspace" and p.get("prepend_scheme", "always") != "never" for p in splitters)
-
-
-def _unknown(data: Mapping[str, Any]) -> str | None:
-    token = data["model"].get("unk_token")
-    return token if isinstance(token, str) else None
 
 
 def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from converters.read.gguf_tokenizer import tokenizer_from_gguf
-from converters.read.piece_merges import SPACE, merges_from_pieces, pieces_from_merges
+from converters.read.piece_merges import SPACE
 from toolkit.errors import FormatError, UnsupportedModelError
 
 CORPUS = [
@@ -216,19 +216,6 @@ def test_pieces_keep_the_files_texts_scores_and_types_in_order() -> None:
     assert [piece.text for piece in pieces] == metadata["tokenizer.ggml.tokens"]
     assert [piece.type for piece in pieces] == metadata["tokenizer.ggml.token_type"].tolist()
     np.testing.assert_array_equal([piece.score for piece in pieces], metadata["tokenizer.ggml.scores"])
-
-
-def test_pieces_recovered_from_merges_give_the_same_merges_again() -> None:
-    import json
-
-    files = tokenizer_from_gguf(spm_metadata(sentencepiece_reference(has_prefix=False), has_prefix=False), "tiny.gguf", 1000)
-    data = json.loads(files.tokenizer_json or b"")
-    merges = [(left, right) for left, right in data["model"]["merges"]]
-    recovered = pieces_from_merges(data["model"]["vocab"], merges, data["added_tokens"], "<unk>")
-    assert len(merges) > 300
-    assert merges_from_pieces(recovered) == merges
-    assert [piece.type for piece in recovered] == [piece.type for piece in files.pieces or []]
-    assert recovered[5].text == SPACE * 3, "user-defined spaces come back as U+2581"
 
 
 def broken(**changes: Any) -> dict[str, Any]:
