@@ -155,7 +155,7 @@ def _read_output(process: subprocess.Popen[str], result: TreeRun, started: float
 
 
 class Tree:
-    """Which processes belong to a command: itself, its session, and all descendants, also those that outlived their parent."""
+    """Which processes belong to a command: itself, its session, and every descendant seen while its parent lived."""
 
     def __init__(self, root_pid: int) -> None:
         self._root_pid = root_pid

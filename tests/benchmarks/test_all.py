@@ -1,0 +1,124 @@
+"""`python -m benchmarks`: what is run, what is skipped and why, what fails. No benchmark is run here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import benchmarks.__main__ as everything
+from benchmarks.__main__ import BENCHMARKS, GEMMA, KNOWN, Place, cannot_convert, run_one
+from benchmarks.machine import ROOT
+from toolkit.cache import CONFIG_VARIABLE
+from toolkit.catalog import load_catalog
+from toolkit.licenses import agree
+
+README = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+
+
+class Recorded:
+    """Stands in for subprocess: keeps commands, writes what `convert` would, ends with a code."""
+
+    def __init__(self, code: int = 0, folder: Path | None = None) -> None:
+        self.code, self.folder, self.commands = code, folder, list[list[str]]()
+
+    def run(self, command: list[str], **_: object) -> Recorded:
+        self.commands.append(command)
+        return self
+
+    @property
+    def returncode(self) -> int:
+        return self.code
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    stand_in = Recorded()
+    monkeypatch.setattr(everything.subprocess, "run", stand_in.run)
+    return stand_in
+
+
+def have(folder: Path, *bundles: str) -> Place:
+    for name in bundles:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "manifest.json").write_text("{}")
+    return Place(folder, {})
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_benchmark_is_a_module_that_says_how_to_call_it(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    assert f"python -m benchmarks.{name}" in (module.__doc__ or "")
+    assert callable(module.main)
+    assert f"benchmarks.{name}" in README
+
+
+def test_the_readme_names_no_benchmark_that_is_not_there() -> None:
+    named = set(re.findall(r"python -m benchmarks\.(\w+)", README))
+    assert named and named <= {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+
+
+def test_bundles_that_are_there_are_given_to_the_benchmark(recorded: Recorded, tmp_path: Path) -> None:
+    skipped: dict[str, str] = {}
+    benchmark = next(one for one in BENCHMARKS if one.module == "decode_speed")
+    place = have(tmp_path, *benchmark.bundles)
+    assert run_one(benchmark, place, ["--json"], quick=True, skipped=skipped) == 0
+    (command,) = recorded.commands
+    paths = [str(tmp_path / name) for name in benchmark.bundles]
+    assert command[1:] == ["-m", "benchmarks.decode_speed", *paths, "--json", "--rounds", "1"]
+    assert skipped == {}
+
+
+def test_missing_bundles_of_a_model_are_converted_in_one_command(recorded: Recorded, tmp_path: Path) -> None:
+    place = Place(tmp_path, {})
+    place.make_missing(["smollm2-135m-instruct-litert-int8", "smollm2-135m-instruct-litert-int4-g32"])
+    (command,) = recorded.commands
+    assert command[1:] == ["-m", "converters.cli", "smollm2-135m-instruct", "--recipe", "int8,int4-g32", "--out", str(tmp_path)]
+    assert place.refused == {}
+
+
+def test_a_conversion_that_fails_is_a_reason_and_is_not_tried_again(recorded: Recorded, tmp_path: Path) -> None:
+    recorded.code = 6
+    place, skipped = Place(tmp_path, {}), dict[str, str]()
+    benchmark = next(one for one in BENCHMARKS if one.module == "engine_overhead")
+    for _ in range(2):
+        assert run_one(benchmark, place, [], quick=False, skipped=skipped) is None
+    assert len(recorded.commands) == 1
+    assert skipped == {f"engine_overhead: {benchmark.bundles[0]}": "convert smollm2-135m-instruct failed with exit code 6"}
+
+
+def test_a_licence_that_was_not_accepted_skips_the_model_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(everything, "find_spec", lambda name: object())
+    assert cannot_convert(GEMMA) == "its licence was not accepted: toolkit models pull gemma-3-270m --accept-license gemma"
+    assert cannot_convert("smollm2-135m-instruct") is None
+    agree(load_catalog().licenses["gemma"], "gemma", source=GEMMA)
+    assert cannot_convert(GEMMA) is None
+
+
+def test_without_the_converter_nothing_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(everything, "find_spec", lambda name: None)
+    assert "pip install 'ondevice-toolkit[convert]'" in (cannot_convert("smollm2-135m-instruct") or "")
+
+
+def test_the_command_fails_when_a_benchmark_fails_and_goes_on_with_the_next(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(tmp_path, *(name for benchmark in BENCHMARKS for name in benchmark.bundles))
+    recorded.code = 1
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--bundles", str(tmp_path), "--only", "startup,engine_overhead"])
+    assert everything.main() == 1
+    assert [command[2] for command in recorded.commands] == ["benchmarks.startup", "benchmarks.engine_overhead"]
+    assert "failed startup: exit code 1" in capsys.readouterr().out
+    recorded.code = 0
+    assert everything.main() == 0
+
+
+def test_an_unknown_benchmark_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--only", "speed"])
+    with pytest.raises(SystemExit) as caught:
+        everything.main()
+    assert caught.value.code == 2
+    assert "no benchmark is called speed" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""Records and their printing: every value is found where it belongs, and a missed target is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import Figure, Report, Target, finish, format_value, parser, run, table
+from toolkit.errors import FormatError
+
+
+def report(*, limit: float = 2.0) -> Report:
+    made = Report("startup", {"rounds": 3}, machine={"cpu": "test", "memory_bytes": 2**30}, versions={"ondevice-toolkit": "0"})
+    made.add("toolkit --help", "wall_s", [0.3, 0.1, 0.2], Target("at most", limit))
+    made.add("toolkit --help", "peak_rss_bytes", [2**20])
+    made.skipped["llama.cpp"] = "not installed"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "is_met"),
+    [
+        (Target("at most", 1.2), 1.2, True),
+        (Target("at most", 1.2), 1.2001, False),
+        (Target("at least", 1.7), 1.7, True),
+        (Target("at least", 1.7), 1.6999, False),
+    ],
+)
+def test_a_target_is_met_on_its_own_side_only(target: Target, value: float, is_met: bool) -> None:
+    assert target.is_met(value) is is_met
+
+
+def test_the_median_decides() -> None:
+    assert Figure("a", "ratio", (0.5, 1.0, 9.0), Target("at most", 1.0)).is_met
+    assert not Figure("a", "ratio", (0.5, 1.1, 1.2), Target("at most", 1.0)).is_met
+
+
+def test_a_report_knows_what_it_missed() -> None:
+    assert report(limit=0.2).missed == []
+    assert [figure.name for figure in report(limit=0.19).missed] == ["wall_s"]
+
+
+def test_a_figure_without_values_is_refused() -> None:
+    with pytest.raises(ValueError, match="no measurement"):
+        report().add("a", "wall_s", [])
+
+
+def test_runs_are_appended_one_line_each(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    path = report().append_to(folder)
+    assert report().append_to(folder) == path == folder / "startup.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert len(lines) == 2
+    first, second = lines[0]["figures"]
+    assert (first["n"], first["min"], first["median"], first["max"], first["values"]) == (3, 0.1, 0.2, 0.3, [0.3, 0.1, 0.2])
+    assert first["target"] == {"bound": "at most", "limit": 2.0, "is_met": True}
+    assert "target" not in second
+    assert lines[0]["machine"]["cpu"] == "test" and lines[0]["skipped"]["llama.cpp"] == "not installed"
+
+
+def test_a_value_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
+    made = report()
+    made.add("a", "ratio", [float("nan")])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        made.append_to(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("wall_s", 0.0432, "43.2 ms"),
+        ("wall_s", 61.25, "61.25 s"),
+        ("decode_tokens_per_s", 123.44, "123.4/s"),
+        ("peak_rss_bytes", 380e6, "362 MiB"),
+        ("wall_ratio", 1.23456, "1.2346"),
+    ],
+)
+def test_a_value_is_printed_with_the_unit_its_name_ends_with(name: str, value: float, text: str) -> None:
+    assert format_value(name, value) == text
+
+
+def test_the_table_says_everything_a_reader_needs() -> None:
+    text = table(report(limit=0.15))
+    row = next(line for line in text.splitlines() if "wall_s" in line)
+    assert " ".join(row.split()) == "toolkit --help wall_s 3 100.0 ms 200.0 ms 300.0 ms at most 150.0 ms: MISSED"
+    assert "skipped llama.cpp: not installed" in text
+    assert "cpu test, memory_bytes 1 GiB" in text
+    assert "met" in table(report(limit=0.2)) and "MISSED" not in table(report(limit=0.2))
+
+
+def test_finishing_prints_keeps_and_fails_only_when_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = parser("what it does")
+    assert finish(report(limit=0.1), options.parse_args(["--results", str(tmp_path), "--json"])) == 0
+    assert json.loads(capsys.readouterr().out)["benchmark"] == "startup"
+    assert (tmp_path / "startup.jsonl").read_text("utf-8").count("\n") == 1
+    kept_out = ["--results", str(tmp_path), "--no-record", "--check"]
+    assert finish(report(limit=0.1), options.parse_args(kept_out)) == 1
+    assert finish(report(limit=0.2), options.parse_args(kept_out)) == 0
+    assert (tmp_path / "startup.jsonl").read_text("utf-8").count("\n") == 1
+
+
+def test_an_error_is_three_lines_and_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: object) -> Report:
+        raise FormatError("it is broken", why="1 byte differs", fix="copy it again")
+
+    assert run(fail, parser("x").parse_args(["--results", str(tmp_path)])) == FormatError.exit_code
+    assert capsys.readouterr().err.splitlines() == ["it is broken", "  why: 1 byte differs", "  fix: copy it again"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_of_its_own_names_this_machine() -> None:
+    made = Report("startup", {})
+    assert made.machine["n_cpus"] >= 1 and made.machine["memory_bytes"] > 2**20 and made.machine["cpu"]
+    assert made.versions["ondevice-toolkit"]
