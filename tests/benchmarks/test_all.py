@@ -36,7 +36,7 @@ class Recorded:
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     stand_in = Recorded()
-    monkeypatch.setattr(everything.subprocess, "run", stand_in.run)
+    monkeypatch.setattr("benchmarks.__main__.subprocess.run", stand_in.run)
     return stand_in
 
 
