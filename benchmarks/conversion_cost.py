@@ -118,6 +118,7 @@ def _add_figures(report: Report, model: str, costs: dict[str, list[TreeRun]]) ->
         limit = MEMORY_TARGETS.get(model) if side == OURS else None
         report.add(side, "wall_s", [run.wall_s for run in runs])
         report.add(side, "peak_rss_bytes", [run.peak_rss_bytes for run in runs], limit)
+        report.add(side, "peak_pss_bytes", [run.peak_pss_bytes for run in runs])
         report.add(side, "peak_anonymous_bytes", [run.peak_anonymous_bytes for run in runs])
         report.add(side, "largest_process_rss_bytes", [run.largest_process_rss_bytes for run in runs])
     if costs[OURS] and costs[BARE]:

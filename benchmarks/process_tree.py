@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 INTERVAL_S = 0.04
 _PROC = Path("/proc")
 _LAST_LINES = 3
+_PSS_STEP = 1.02
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class TreeRun:
         wall_s: From the call to the exit of the command.
         peak_rss_bytes: Highest sum of RSS over the tree. A page two processes share counts twice, so it is an upper bound.
         peak_anonymous_bytes: Anonymous part of that sum, at that moment.
+        peak_pss_bytes: Highest sum of PSS, in which a shared page counts once. Reading it is slow, so it is read only when the sum
+            of RSS has grown by 2 % since the last time: exact to about as much.
         peak_at_s: When that was.
         largest_process_rss_bytes: Highest VmHWM of any one process; exact up to its last sample.
         n_samples: Samples taken.
@@ -52,6 +55,7 @@ class TreeRun:
     wall_s: float = 0.0
     peak_rss_bytes: int = 0
     peak_anonymous_bytes: int = 0
+    peak_pss_bytes: int = 0
     peak_at_s: float = 0.0
     largest_process_rss_bytes: int = 0
     n_samples: int = 0
@@ -117,9 +121,12 @@ def _start(command: Sequence[str], env: Mapping[str, str] | None) -> subprocess.
 
 
 def _sample(process: subprocess.Popen[str], result: TreeRun, started: float, interval_s: float) -> None:
-    watch, last = Tree(process.pid), started
+    watch, last, pss_taken_at = Tree(process.pid), started, 0
     while process.poll() is None:
-        memories = [memory for pid in watch.members() if (memory := read_memory(pid)) is not None]
+        pids = watch.members()
+        memories = [memory for pid in pids if (memory := read_memory(pid)) is not None]
+        if (total := sum(memory.rss_bytes for memory in memories)) > _PSS_STEP * pss_taken_at:
+            result.peak_pss_bytes, pss_taken_at = max(result.peak_pss_bytes, sum(map(read_pss, pids))), total
         now = time.perf_counter()
         if memories:
             result.take(memories, now - started)
@@ -202,6 +209,15 @@ def read_memory(pid: int) -> Memory | None:
     if "VmRSS" not in sizes:
         return None
     return Memory(sizes["VmRSS"], sizes["RssAnon"], sizes["VmHWM"])
+
+
+def read_pss(pid: int) -> int:
+    """PSS of one process in bytes: each page divided by the processes that share it. 0 if it is gone or may not be read."""
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def read_own_memory() -> Memory:

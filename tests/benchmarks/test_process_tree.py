@@ -60,6 +60,29 @@ def test_children_add_up_and_the_largest_stands_apart() -> None:
     assert cost.peak_rss_bytes > 160 * MIB  # the mutant: only the command itself, or only one child, stays below
     assert 96 * MIB < cost.largest_process_rss_bytes < 150 * MIB
     assert cost.peak_rss_bytes > cost.largest_process_rss_bytes + 64 * MIB
+    assert 160 * MIB < cost.peak_pss_bytes <= cost.peak_rss_bytes
+
+
+# Two forked children that share the pages of their parent, which it took before.
+SHARED = """
+import os, time
+held = bytearray(96 * 2**20)
+for page in range(0, len(held), 4096): held[page] = 1
+children = []
+for _ in range(2):
+    if (pid := os.fork()) == 0:
+        sum(held[::4096])
+        time.sleep(0.6)
+        os._exit(0)
+    children.append(pid)
+for pid in children: os.waitpid(pid, 0)
+"""
+
+
+def test_shared_pages_count_once_in_pss_and_each_time_in_rss() -> None:
+    cost = run_code(SHARED)
+    assert cost.peak_rss_bytes > 250 * MIB
+    assert 96 * MIB < cost.peak_pss_bytes < 150 * MIB
 
 
 def test_a_grandchild_that_left_the_session_still_counts() -> None:
