@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,27 +55,37 @@ BENCHMARKS = (
 
 @dataclass
 class Place:
-    """Where bundles are, and why some cannot be had here."""
+    """Where bundles are, why some cannot be had here, and which conversions failed with which exit code."""
 
     folder: Path
-    refused: dict[str, str]
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
 
     def path(self, bundle: str) -> Path:
         return self.folder / bundle
 
     def make_missing(self, bundles: Sequence[str]) -> None:
-        """Convert what is not there, all recipes of a model in one command; failures go to `refused`."""
+        """Convert what is not there, all recipes of a model in one command; what cannot be had goes to `refused`."""
         missing = [name for name in bundles if name not in self.refused and not (self.path(name) / "manifest.json").is_file()]
         for model in dict.fromkeys(name.partition(_TARGET)[0] for name in missing):
             names = [name for name in missing if name.startswith(model + _TARGET)]
-            if (reason := cannot_convert(model)) is None:
-                recipes = ",".join(name.partition(_TARGET)[2] for name in names)
-                say(f"converting {model}, {recipes}, into {self.folder}")
-                command = [sys.executable, "-m", "converters.cli", model, "--recipe", recipes, "--out", str(self.folder)]
-                code = subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode
-                reason = f"convert {model} failed with exit code {code}" if code else None
-            if reason is not None:
-                self.refused |= dict.fromkeys(names, reason)
+            recipes = ",".join(name.partition(_TARGET)[2] for name in names)
+            if (reason := cannot_convert(model) or self._convert(model, recipes)) is not None:
+                self.refused |= {name: reason for name in names if not (self.path(name) / "manifest.json").is_file()}
+
+    def _convert(self, model: str, recipes: str) -> str | None:
+        """Convert; returns why some recipe is not there, or None."""
+        say(f"converting {model}, {recipes}, into {self.folder}")
+        command = [sys.executable, "-m", "converters.cli", model, "--recipe", recipes, "--out", str(self.folder), "--json"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        if done.returncode == 0:
+            return None
+        self.failed[f"convert {model} --recipe {recipes}"] = done.returncode
+        try:
+            error = json.loads(done.stdout)["error"]
+            return f"{error['what']}: {error['why']}"
+        except (ValueError, KeyError, TypeError):
+            return f"convert {model} failed with exit code {done.returncode}"
 
 
 def cannot_convert(model: str) -> str | None:
@@ -120,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command; returns 0, or 1 when a benchmark failed (with --check also when a target was missed)."""
+    """Run the command; returns 0, or 1 when a conversion or a benchmark failed (with --check also when a target was missed)."""
     parser = _parser()
     args = parser.parse_args()
     wanted = [name.strip() for name in args.only.split(",") if name.strip()]
@@ -128,10 +138,11 @@ def main() -> int:
         parser.error(f"no benchmark is called {unknown[0]}; known are {', '.join(KNOWN)}")
     options = ["--results", str(args.results.resolve())]
     options += [f"--{name.replace('_', '-')}" for name in ("json", "no_record", "check") if getattr(args, name)]
-    place, skipped, failed = Place(args.bundles.resolve(), {}), dict[str, str](), dict[str, int]()
+    place, skipped, failed = Place(args.bundles.resolve()), dict[str, str](), dict[str, int]()
     for benchmark in BENCHMARKS:
         if benchmark.module in wanted and (code := run_one(benchmark, place, options, quick=args.quick, skipped=skipped)):
             failed[" ".join([benchmark.module, *benchmark.models])] = code
+    failed |= place.failed
     if args.json:
         print(json.dumps({"skipped": skipped, "failed": failed}, ensure_ascii=False))
     else:

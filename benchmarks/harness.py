@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.units import format_bytes
 
 RESULTS = ROOT / "benchmarks" / "results"
+QUIET_CPUS = 0.2
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ def table(report: Report) -> str:
         numbers = [cell.rjust(width) for cell, width in zip(row[2:-1], widths[2:-1], strict=True)]
         lines.append("  ".join([*names, *numbers, row[-1]]).rstrip())
     lines += [f"skipped {what}: {reason}" for what, reason in report.skipped.items()]
+    if (busy := report.machine.get("busy_cpus")) is not None and busy > QUIET_CPUS:
+        lines.append(f"others kept {busy:.1f} CPUs busy when this began: its times are no figures of this machine")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,15 +18,36 @@ DISTRIBUTIONS = ("ondevice-toolkit", "litert-lm-api", "litert-torch", "litert-co
 
 
 def machine() -> dict[str, Any]:
-    """Processor, usable CPUs, memory, system and Python; and how busy it is, which spoils every timing."""
+    """Processor, usable CPUs, memory, system and Python; and how many CPUs others keep busy now, which spoils every timing."""
     return {
         "cpu": _cpu_model(),
         "n_cpus": usable_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "load_average_1min": round(os.getloadavg()[0], 2),
+        "busy_cpus": measure_busy_cpus(),
     }
+
+
+def measure_busy_cpus(window_s: float = 0.3) -> float | None:
+    """CPUs in use over a short time in which this process sleeps, all processes together; None where /proc/stat is missing."""
+    before = _cpu_seconds()
+    time.sleep(window_s)
+    after = _cpu_seconds()
+    if before is None or after is None:
+        return None
+    (busy_before, all_before), (busy_after, all_after) = before, after
+    share = (busy_after - busy_before) / max(1, all_after - all_before)
+    return round(share * (os.cpu_count() or 1), 2)
+
+
+def _cpu_seconds() -> tuple[int, int] | None:
+    """Busy and all ticks of all CPUs since boot (proc(5), the first line of /proc/stat: user nice system idle iowait ...)."""
+    try:
+        ticks = [int(value) for value in Path("/proc/stat").read_text("ascii").partition("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return sum(ticks) - sum(ticks[3:5]), sum(ticks)
 
 
 def _cpu_model() -> str:

@@ -43,7 +43,7 @@ def markdown(record: dict[str, Any], *, is_all: bool) -> str:
     if not rows:
         return ""
     machine, versions = record["machine"], record["versions"]
-    where = f"{machine['cpu']}, {machine['n_cpus']} CPUs, load {machine['load_average_1min']}, Python {machine['python']}"
+    where = f"{machine['cpu']}, {machine['n_cpus']} CPUs, {machine['busy_cpus']} busy, Python {machine['python']}"
     what = record["settings"].get("model", "")
     measured = f"{record['started_at']}; {where}; {', '.join(f'{name} {version}' for name, version in versions.items())}"
     return "\n".join([f"### {record['benchmark']} {what}".rstrip(), "", *_HEAD, *rows, "", measured, ""])

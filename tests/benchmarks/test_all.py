@@ -19,10 +19,10 @@ README = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
 
 
 class Recorded:
-    """Stands in for subprocess: keeps commands, writes what `convert` would, ends with a code."""
+    """Stands in for subprocess: keeps commands, prints `stdout`, ends with `code`."""
 
-    def __init__(self, code: int = 0, folder: Path | None = None) -> None:
-        self.code, self.folder, self.commands = code, folder, list[list[str]]()
+    def __init__(self) -> None:
+        self.code, self.stdout, self.commands = 0, "", list[list[str]]()
 
     def run(self, command: list[str], **_: object) -> Recorded:
         self.commands.append(command)
@@ -44,7 +44,7 @@ def have(folder: Path, *bundles: str) -> Place:
     for name in bundles:
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "manifest.json").write_text("{}")
-    return Place(folder, {})
+    return Place(folder)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -72,21 +72,44 @@ def test_bundles_that_are_there_are_given_to_the_benchmark(recorded: Recorded, t
 
 
 def test_missing_bundles_of_a_model_are_converted_in_one_command(recorded: Recorded, tmp_path: Path) -> None:
-    place = Place(tmp_path, {})
+    place = Place(tmp_path)
     place.make_missing(["smollm2-135m-instruct-litert-int8", "smollm2-135m-instruct-litert-int4-g32"])
     (command,) = recorded.commands
-    assert command[1:] == ["-m", "converters.cli", "smollm2-135m-instruct", "--recipe", "int8,int4-g32", "--out", str(tmp_path)]
-    assert place.refused == {}
+    assert command[1:] == ["-m", "converters.cli", "smollm2-135m-instruct", "--recipe", "int8,int4-g32", "--out", str(tmp_path), "--json"]
+    assert place.refused == {} and place.failed == {}
 
 
-def test_a_conversion_that_fails_is_a_reason_and_is_not_tried_again(recorded: Recorded, tmp_path: Path) -> None:
-    recorded.code = 6
-    place, skipped = Place(tmp_path, {}), dict[str, str]()
+@pytest.mark.parametrize(
+    ("stdout", "reason"),
+    [
+        ('{"bundles": [], "error": {"what": "it differs", "why": "kl_mean 0.05", "fix": "x", "code": 6}}', "it differs: kl_mean 0.05"),
+        ("", "convert smollm2-135m-instruct failed with exit code 6"),
+        ("[]", "convert smollm2-135m-instruct failed with exit code 6"),
+    ],
+)
+def test_a_conversion_that_fails_is_a_reason_and_is_not_tried_again(recorded: Recorded, tmp_path: Path, stdout: str, reason: str) -> None:
+    recorded.code, recorded.stdout = 6, stdout
+    place, skipped = Place(tmp_path), dict[str, str]()
     benchmark = next(one for one in BENCHMARKS if one.module == "engine_overhead")
     for _ in range(2):
         assert run_one(benchmark, place, [], quick=False, skipped=skipped) is None
     assert len(recorded.commands) == 1
-    assert skipped == {f"engine_overhead: {benchmark.bundles[0]}": "convert smollm2-135m-instruct failed with exit code 6"}
+    assert skipped[f"engine_overhead: {benchmark.bundles[0]}"].startswith(reason)
+    assert place.failed == {"convert smollm2-135m-instruct --recipe int8": 6}
+
+
+def test_a_recipe_that_was_published_is_used_though_another_failed(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(command: list[str], **_: object) -> Recorded:
+        have(tmp_path, "smollm2-135m-instruct-litert-int4-g32")
+        return recorded
+
+    recorded.code = 6
+    monkeypatch.setattr("benchmarks.__main__.subprocess.run", convert)
+    place = Place(tmp_path)
+    place.make_missing(["smollm2-135m-instruct-litert-int8", "smollm2-135m-instruct-litert-int4-g32"])
+    assert set(place.refused) == {"smollm2-135m-instruct-litert-int8"}
 
 
 def test_a_licence_that_was_not_accepted_skips_the_model_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

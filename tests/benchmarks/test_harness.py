@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from benchmarks.harness import Figure, Report, Target, finish, format_value, parser, run, table
+from benchmarks.machine import measure_busy_cpus
 from toolkit.errors import FormatError
 
 
@@ -88,6 +90,19 @@ def test_the_table_says_everything_a_reader_needs() -> None:
     assert "skipped llama.cpp: not installed" in text
     assert "cpu test, memory_bytes 1 GiB" in text
     assert "met" in table(report(limit=0.2)) and "MISSED" not in table(report(limit=0.2))
+
+
+def test_a_machine_that_was_busy_is_said_to_have_been() -> None:
+    made = report()
+    made.machine["busy_cpus"] = 1.5
+    assert "others kept 1.5 CPUs busy" in table(made)
+    made.machine["busy_cpus"] = 0.1
+    assert "busy when" not in table(made)
+
+
+def test_busy_cpus_are_those_others_use() -> None:
+    busy = measure_busy_cpus(0.05)
+    assert busy is None or 0 <= busy <= (os.cpu_count() or 1)
 
 
 def test_finishing_prints_keeps_and_fails_only_when_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

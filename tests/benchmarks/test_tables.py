@@ -10,7 +10,7 @@ from benchmarks.harness import Report, Target
 from benchmarks.tables import newest_runs, render
 from toolkit.errors import FormatError
 
-MACHINE = {"cpu": "test", "n_cpus": 2, "python": "3.11", "load_average_1min": 0.1}
+MACHINE = {"cpu": "test", "n_cpus": 2, "python": "3.11", "busy_cpus": 0.1}
 
 
 def kept(folder: Path, model: str, seconds: float) -> None:
