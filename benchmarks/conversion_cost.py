@@ -25,6 +25,7 @@ from benchmarks.machine import ROOT
 from benchmarks.process_tree import TreeRun, run_tree
 from benchmarks.summary import interleaved, paired_ratios
 from toolkit.cache import CACHE_VARIABLE, cache_root
+from toolkit.errors import FidelityError
 from toolkit.fetch import fetch
 
 OURS, BARE = "convert", "litert-torch"
@@ -66,13 +67,19 @@ def work_cache(folder: Path) -> Path:
 
 
 def run_ours(model: str, recipes: str, folder: Path) -> tuple[TreeRun, dict[str, Any]]:
-    """One cold conversion; returns its cost and the object `--json` prints."""
+    """One cold conversion; returns its cost and the object `--json` prints. A bundle refused at a gate has cost as much as any."""
     env = {**os.environ, CACHE_VARIABLE: str(work_cache(folder))}
     command = [sys.executable, "-m", "converters.cli", model, "--recipe", recipes, "--out", str(folder / "bundles"), "--force", "--json"]
     cost = run_tree(command, env=env | {"PYTHONPATH": str(ROOT)})
-    cost.check(f"convert {model} --recipe {recipes}")
+    if cost.exit_code != FidelityError.exit_code:
+        cost.check(f"convert {model} --recipe {recipes}")
     answer: dict[str, Any] = json.loads(cost.stdout)
     return cost, answer
+
+
+def refusals(answer: dict[str, Any]) -> dict[str, str]:
+    """Why bundles were not published, by recipe."""
+    return {bundle["recipe"]: bundle["error"]["why"] for bundle in answer["bundles"] if "error" in bundle}
 
 
 def run_bare(hf_dir: Path, folder: Path) -> TreeRun:
@@ -108,6 +115,7 @@ def measure(args: argparse.Namespace) -> Report:
             shutil.rmtree(folder)
     _add_figures(report, args.model, costs)
     report.details = _details(costs, answers)
+    report.skipped |= {f"publishing {name}": why for answer in answers for name, why in refusals(answer).items()}
     return report
 
 

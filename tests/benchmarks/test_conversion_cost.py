@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.conversion_cost import BARE, OURS, _add_figures, stage_at, stage_seconds, work_cache
+from benchmarks.conversion_cost import BARE, OURS, _add_figures, refusals, stage_at, stage_seconds, work_cache
 from benchmarks.harness import Report
 from benchmarks.process_tree import TreeRun
 from converters.progress import StageLines
@@ -79,3 +79,10 @@ def test_one_side_alone_has_no_ratio() -> None:
     _add_figures(report, "gemma-3-270m", {OURS: runs(200.0, peak=4_600_000_000), BARE: []})
     assert [figure.name for figure in report.missed] == ["peak_rss_bytes"]
     assert all(figure.name != "wall_ratio" for figure in report.figures)
+
+
+def test_bundles_refused_at_a_gate_are_named_with_the_cause() -> None:
+    error = {"what": "int8 differs", "why": "kl_mean 0.0487 must be <= 0.03", "fix": "x", "code": 6}
+    answer = {"bundles": [{"recipe": "fp32"}, {"recipe": "int8", "error": error}], "error": error}
+    assert refusals(answer) == {"int8": "kl_mean 0.0487 must be <= 0.03"}
+    assert refusals({"bundles": [{"recipe": "fp32"}]}) == {}
