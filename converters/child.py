@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 import toolkit.errors
 from toolkit.errors import BudgetError, ToolkitError
 
+_running: set[subprocess.Popen[bytes]] = set()
+
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 LAST_LOG_LINES = 3
 
@@ -54,6 +56,12 @@ def run_in_child(function: str, arguments: dict[str, Any], *, what: str) -> dict
     return result
 
 
+def end_children() -> None:
+    """Kill every child of this process that is running: an interrupted conversion must leave nobody working."""
+    for process in list(_running):
+        process.kill()
+
+
 @contextmanager
 def _started(function: str, arguments: dict[str, Any], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     result_end, child_end = os.pipe()
@@ -61,6 +69,7 @@ def _started(function: str, arguments: dict[str, Any], log: Path) -> Iterator[tu
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stream, stderr=stream, pass_fds=(child_end,), env=_environment())
     os.close(child_end)
+    _running.add(process)
     try:
         assert process.stdin is not None
         try:
@@ -72,6 +81,7 @@ def _started(function: str, arguments: dict[str, Any], log: Path) -> Iterator[tu
     finally:
         process.kill()
         process.wait()
+        _running.discard(process)
 
 
 def _environment() -> dict[str, str]:

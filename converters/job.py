@@ -116,7 +116,7 @@ class Job:
         cache = self.shared.work.root / REFERENCE
         with hold(self.shared.work.root / "reference.lock"), self.shared.progress.stage("answers of the checkpoint itself"):
             cache.mkdir(exist_ok=True)
-            return verifier.reference(self.shared.checkpoint, self._run(self.hf_stage()), cache)
+            return verifier.reference(self.shared.checkpoint, lambda: self._run(self.hf_stage()), cache)
 
     def _lowered(self) -> Path:
         return self._once(self.lower_stage().name, partial(self._run, self.lower_stage()))
@@ -134,12 +134,25 @@ class Job:
             self.shared.failed[what] = error
             raise
 
+    def write_checkpoint(self) -> None:
+        """Have the float32 checkpoint written, if lowering or the reference is going to need it."""
+        if not self.shared.work.looks_finished(self.lower_stage()):
+            self._once("hf", partial(self._run, self.hf_stage()))
+
+    def lower(self) -> None:
+        """Have the float model lowered, if quantizing is going to need it."""
+        if not self.shared.work.looks_finished(self.quantize_stage()):
+            self._lowered()
+
+    def ask_checkpoint(self) -> None:
+        """Have the checkpoint's own answers worked out."""
+        self._once("reference", partial(self._reference, self.shared.parts.load_verifier()))
+
     def run(self) -> BundleReport:
         """Make, verify and publish the bundle. A failure is in the report, never raised; an interrupt is raised."""
         try:
             with explained(f"convert {self.name}", self.shared.work.root):
-                if not self.shared.work.looks_finished(self.quantize_stage()):
-                    self._lowered()
+                self.lower()
                 model = self._run(self.quantize_stage())
             with explained(f"write the bundle {self.name}", self.shared.out.path):
                 return self._bundle(model)

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 class Verifier(Protocol):
     """Measures a native model against its checkpoint; `converters.verify` is one."""
 
-    def reference(self, checkpoint: Checkpoint, hf_dir: Path, cache: Path) -> Any:
-        """The checkpoint's own answers on the verification texts, computed once and kept under `cache`."""
+    def reference(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -> Any:
+        """The checkpoint's own answers on the verification texts, computed once and kept under `cache`.
+
+        `hf_dir` writes the checkpoint in float32, or finds it written; it is called only when there is something to compute.
+        """
 
     def measure(self, target: Target, model_path: Path, reference: Any, gates: Mapping[str, float]) -> Fidelity:
         """The figures of one native model beside the reference."""
@@ -38,11 +41,12 @@ class Parts:
     reference_bytes: Callable[[Checkpoint], int]
     free_memory: Callable[[], FreeMemory] = free_memory
     hard_limit: Callable[[], FreeMemory | None] = hard_limit
+    n_at_once: int = 1  # recipes in work at the same time where memory allows
 
 
 def default_parts() -> Parts:
     """The project's own parts; each is imported on use."""
-    return Parts(_read_checkpoint, load_target, _load_verifier, _work_root, _reference_bytes)
+    return Parts(_read_checkpoint, load_target, _load_verifier, _work_root, _reference_bytes, n_at_once=2)
 
 
 def _read_checkpoint(source: str, name: str | None, accept_license: str | None) -> Checkpoint:

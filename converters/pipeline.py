@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from converters.ahead import Ahead, side_by_side, wait_until_stopped
+from converters.child import end_children
 from converters.existing import same_bundle
 from converters.faults import explained
 from converters.job import REFERENCE, Job, Shared
@@ -102,12 +105,31 @@ class _Conversion:
             jobs = self._jobs(options, work)
             there = {job.name: report for job in jobs if (report := self._already_there(job)) is not None}
             todo = self._within_budget([job for job in jobs if job.name not in there], work)
-            made = {job.name: job.run() for job in todo}
+            made = dict(zip((job.name for job in todo), self._make(todo), strict=True))
             reports = [there[job.name] if job.name in there else made[job.name] for job in jobs]
         finally:
             is_done = bool(reports) and all(report.error is None for report in reports)
             work.leave(drop=_is_resumable if is_done else None)
         return ConvertResult(tuple(reports))
+
+    def _make(self, jobs: Sequence[Job]) -> list[BundleReport]:
+        """Run the jobs: one by one where memory is tight, else two at a time, with the checkpoint answering during lowering."""
+        n_at_once = 1 if any(job.options.is_lean for job in jobs) else self.parts.n_at_once
+        if n_at_once == 1 or not jobs:
+            return [job.run() for job in jobs]
+        ahead: list[Ahead[None]] = []
+        try:
+            # What fails here is remembered, and raised again in the report of every job it concerns.
+            with suppress(Exception):
+                jobs[0].write_checkpoint()
+            if self.request.verify:
+                ahead.append(Ahead(jobs[0].ask_checkpoint))
+            for job in {job.target.name: job for job in jobs}.values():
+                with suppress(Exception):
+                    job.lower()
+            return side_by_side([job.run for job in jobs], n_at_once=n_at_once, stop=end_children)
+        finally:
+            wait_until_stopped(ahead, end_children)
 
     def _options(self) -> ConvertOptions:
         options = ConvertOptions(context_length=self.request.context_length)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,32 +62,42 @@ class _BarStep:
 
 
 class StageBars:
-    """A `Progress` for terminals: a spinner and a clock for each running stage, a bar where units are counted."""
+    """A `Progress` for terminals: a spinner and a clock for each running stage, a bar where units are counted.
+
+    One live display serves all stages, of whatever thread; it stands while at least one runs.
+    """
 
     def __init__(self, console: Any) -> None:
         self._console = console
-        self._bars: Any = None  # one live display at a time: an inner stage is a line of the outer one's
+        self._bars: Any = None
+        self._n_running = 0
+        self._lock = threading.Lock()
 
     @contextmanager
     def stage(self, title: str, total: float | None = None) -> Iterator[Step]:
         started = time.monotonic()
-        if self._bars is not None:
-            yield from self._line(title, total)
-        else:
-            self._bars = self._new_bars()
-            try:
-                with self._bars:
-                    yield from self._line(title, total)
-            finally:
-                self._bars = None
+        bars = self._enter()
+        task_id = bars.add_task(title, total=total)
+        try:
+            yield _BarStep(bars, task_id)
+        finally:
+            bars.remove_task(task_id)
+            self._leave()
         self.note(f"{title}: {time.monotonic() - started:.1f} s")
 
-    def _line(self, title: str, total: float | None) -> Iterator[Step]:
-        task_id = self._bars.add_task(title, total=total)
-        try:
-            yield _BarStep(self._bars, task_id)
-        finally:
-            self._bars.remove_task(task_id)
+    def _enter(self) -> Any:
+        with self._lock:
+            if self._n_running == 0:
+                self._bars = self._new_bars()
+                self._bars.start()
+            self._n_running += 1
+            return self._bars
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._n_running -= 1
+            if self._n_running == 0:
+                self._bars.stop()
 
     def _new_bars(self) -> Any:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from converters.divergence import Logits
+from toolkit.cache import sha256_file
 
 N_GREEDY_TOKENS = 64
 META_NAME = "reference.json"
@@ -45,8 +47,13 @@ class Reference:
             return np.fromfile(stream, np.float32, n_rows * self.vocab_size).reshape(n_rows, self.vocab_size)
 
 
-def open_reference(folder: Path) -> Reference | None:
-    """A reference written by `compute_reference`; None if there is none, or not a whole one."""
+def open_reference(folder: Path, *, full_check: bool = False) -> Reference | None:
+    """A reference written by `compute_reference`; None if there is none, or not a whole one.
+
+    Args:
+        folder: Where it was written.
+        full_check: Compare the hash of the logits too, not just their size.
+    """
     try:
         data = json.loads((folder / META_NAME).read_text(encoding="utf-8"))
         reference = Reference(
@@ -60,7 +67,9 @@ def open_reference(folder: Path) -> Reference | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     expected = 4 * reference.vocab_size * sum(len(window) for window in reference.windows)
-    return reference if size == expected else None
+    if size != expected or (full_check and sha256_file(folder / LOGITS_NAME) != data.get("sha256")):
+        return None
+    return reference
 
 
 def compute_reference(hf_dir: str, folder: str, windows: list[list[int]], prompt_ids: list[int]) -> dict[str, Any]:
@@ -78,15 +87,17 @@ def compute_reference(hf_dir: str, folder: str, windows: list[list[int]], prompt
     place = Path(folder)
     building = place / f".{LOGITS_NAME}.{os.getpid()}"
     vocab_size = 0
+    digest = hashlib.sha256()
     with torch.inference_mode(), building.open("wb") as stream:
         for window in windows:
             for logits in _window_logits(model, window):
                 vocab_size = logits.shape[-1]
-                logits.tofile(stream)
+                stream.write(logits.data)
+                digest.update(logits.data)
         greedy_ids = _greedy(model, prompt_ids)
     building.replace(place / LOGITS_NAME)
     meta = Reference(place, tuple(map(tuple, windows)), vocab_size, tuple(prompt_ids), tuple(greedy_ids))
-    data = {name: value for name, value in asdict(meta).items() if name != "folder"}
+    data = {name: value for name, value in asdict(meta).items() if name != "folder"} | {"sha256": digest.hexdigest()}
     draft = place / f".{META_NAME}.{os.getpid()}"
     draft.write_text(json.dumps(data), encoding="utf-8")
     draft.replace(place / META_NAME)

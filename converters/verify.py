@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ import numpy as np
 from converters.child import run_in_child
 from converters.divergence import Divergence, Logits
 from converters.gates import verdict
-from converters.reference import Reference, open_reference
+from converters.lock import hold
+from converters.reference import N_GREEDY_TOKENS, Reference, open_reference
 from toolkit.errors import FormatError
 from toolkit.manifest import Fidelity
 
@@ -30,28 +31,31 @@ WINDOW = 512
 N_PROMPT_TOKENS = 32
 
 
-def reference(checkpoint: Checkpoint, hf_dir: Path, cache: Path) -> Reference:
+def reference(checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -> Reference:
     """The checkpoint's logits on the verification texts; computed once for a checkpoint and these texts.
 
     Args:
         checkpoint: Decides how long a window may be.
-        hf_dir: Its weights in float32, as transformers loads them.
+        hf_dir: Gives its weights in float32, as transformers loads them; called only when something is to be computed.
         cache: Folder that belongs to this checkpoint's content hash.
 
     Raises:
         ToolkitError: transformers cannot run the checkpoint.
     """
-    from converters.corpus import windows
+    from converters.corpus import documents, windows
 
     length = min(WINDOW, checkpoint.spec.max_context_length)
-    asked = [list(window) for window in windows(hf_dir, n_tokens=N_TOKENS, window=length)]
-    prompt = asked[0][:N_PROMPT_TOKENS]
-    digest = hashlib.sha256(json.dumps([asked, prompt]).encode()).hexdigest()[:16]
+    texts = [document.text for document in documents("verification")]
+    digest = hashlib.sha256(json.dumps([texts, N_TOKENS, length, N_PROMPT_TOKENS, N_GREEDY_TOKENS]).encode()).hexdigest()[:16]
     folder = cache / f"texts-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    known = open_reference(folder)
+    known = open_reference(folder, full_check=True)
     if known is None:
-        arguments = {"hf_dir": str(hf_dir), "folder": str(folder), "windows": asked, "prompt_ids": prompt}
+        for leftover in folder.glob(".*"):  # of a run that was killed
+            leftover.unlink()
+        place = hf_dir()
+        asked = [list(window) for window in windows(place, n_tokens=N_TOKENS, window=length)]
+        arguments = {"hf_dir": str(place), "folder": str(folder), "windows": asked, "prompt_ids": asked[0][:N_PROMPT_TOKENS]}
         run_in_child("converters.reference:compute_reference", arguments, what=f"run the checkpoint {checkpoint.name}")
         known = open_reference(folder)
         assert known is not None, "compute_reference left no whole reference"
@@ -85,8 +89,13 @@ def verify_bundle(path: Path) -> Fidelity:
     cache = cache_directory("convert", checkpoint.content_hash[:32], "reference")
     target = load_target(manifest.target)
     with tempfile.TemporaryDirectory(prefix="verify-", dir=work) as scratch:
-        checkpoint.write_hf(Path(scratch) / "checkpoint")
-        known = reference(checkpoint, Path(scratch) / "checkpoint", cache)
+
+        def hf_dir() -> Path:
+            checkpoint.write_hf(Path(scratch) / "checkpoint")
+            return Path(scratch) / "checkpoint"
+
+        with hold(work / "reference.lock"):
+            known = reference(checkpoint, hf_dir, cache)
         model = target.extract_model(bundle.path / manifest.entry, Path(scratch))
         gates = manifest.fidelity.gates if manifest.fidelity else manifest.recipe.get("gates", {})
         return measure(target, model, known, gates)

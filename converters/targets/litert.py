@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from converters.template import PackagedTemplate
 
 ENTRY = "model.litertlm"
+FACTS_NAME = "lowered.json"
 TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
 MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
 # Peak RSS of the export beside its float32 weights, measured with benchmarks/conversion_cost.py on both real models.
 EXPORT_BYTES_PER_WEIGHT_BYTE = 3.8
 EXPORT_BASE_BYTES = 700 * 2**20
-VERIFY_BYTES_PER_WEIGHT_BYTE = 2.6
+VERIFY_BYTES_PER_WEIGHT_BYTE = 2.2
+VERIFY_BASE_BYTES = 500 * 2**20
 GRAPH_BYTES_PER_LAYER = 2**20
 
 
@@ -62,12 +65,17 @@ class LiteRtTarget:
         self._tokenizer_and_template(checkpoint)
 
     def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
-        """Arithmetic on the parameter count; the factors are measured, see `EXPORT_BYTES_PER_WEIGHT_BYTE`."""
+        """Arithmetic on the parameter count; the factors are measured, see `EXPORT_BYTES_PER_WEIGHT_BYTE`.
+
+        The lean path does one thing at a time; else the checkpoint answers the verification texts while it is lowered,
+        and two recipes are in work at once.
+        """
         weights = 4 * checkpoint.spec.n_parameters
         graph = checkpoint.spec.n_layers * GRAPH_BYTES_PER_LAYER * (len(options.prefill_lengths) + 2)
-        cold = EXPORT_BASE_BYTES + int(EXPORT_BYTES_PER_WEIGHT_BYTE * weights) + graph
-        warm = EXPORT_BASE_BYTES + int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights)
-        return Estimate(disk_bytes=2 * weights + graph, peak_memory_bytes=cold, warm_peak_memory_bytes=min(cold, warm))
+        lower = EXPORT_BASE_BYTES + int(EXPORT_BYTES_PER_WEIGHT_BYTE * weights) + graph
+        verify = VERIFY_BASE_BYTES + int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights)
+        beside = 0 if options.is_lean else VERIFY_BASE_BYTES + weights
+        return Estimate(disk_bytes=3 * weights + graph, peak_memory_bytes=lower + beside, warm_peak_memory_bytes=verify + beside)
 
     def lower(self, checkpoint: Checkpoint, hf_dir: Path, options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
         """Write the float .tflite once for all recipes."""
@@ -78,13 +86,16 @@ class LiteRtTarget:
             "context_length": options.context_length,
         }
         done = run_in_child("converters.targets.litert_export:export_float", arguments, what=f"lower {checkpoint.name} to LiteRT")
+        facts = {"model_type": checkpoint.spec.model_type, "cache_length": done["cache_length"]}
+        (workdir / FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
         return Path(done["model"])
 
     def quantize(self, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
         """Write the .tflite of one recipe."""
-        from converters.targets.litert_quantize import quantizer_recipe
+        from converters.targets.litert_quantize import carried_out, quantizer_recipe
 
-        rules = {str(kind): rule for kind, rule in recipe.rules.items()}
+        facts = json.loads(lowered.with_name(FACTS_NAME).read_text(encoding="utf-8"))
+        rules = {str(kind): carried_out(rule, facts["model_type"]) for kind, rule in recipe.rules.items()}
         out = workdir / "model.tflite"
         arguments = {"model": str(lowered), "recipe": quantizer_recipe(rules), "out": str(out)}
         run_in_child("converters.targets.litert_quantize:quantize_file", arguments, what=f"quantize to {recipe.name}")
@@ -95,6 +106,7 @@ class LiteRtTarget:
         from converters.litertlm import pack_litertlm
         from converters.llm_metadata import build_llm_metadata
         from converters.targets.litert_file import stored_weights
+        from converters.targets.litert_quantize import carried_out
 
         spec = checkpoint.spec
         tokenizer, template = self._tokenizer_and_template(checkpoint)
@@ -110,6 +122,7 @@ class LiteRtTarget:
             memory={"weights_bytes": stored.bits // 8, "kv_cache_bytes_per_token": spec.kv_bytes_per_token(4)},
             stop_token_ids=spec.eos_token_ids,
             as_written={
+                "algorithms": {str(kind): str(carried_out(rule, spec.model_type).algorithm) for kind, rule in recipe.rules.items()},
                 "weights_by_type": stored.weights_by_type,
                 "kv_cache": "float32",
                 "prefill_lengths": list(options.prefill_lengths),

@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from converters.targets.mapped_weights import kept_on_disk, map_weights
+
 SCORE_LENGTH = 128
 FLOAT_MODEL = "model.tflite"
 
@@ -74,12 +76,13 @@ def export_float(hf_dir: str, out_dir: str, prefill_lengths: list[int], context_
     )
     source = export_lib.load_model(hf_dir, config, task=ExportTask.TEXT_GENERATION)
     config = export_lib.update_export_config(config, source)
-    with patches.patch_model(source.model, source.text_model_config.model_type, config):
+    weights = map_weights(source.model, Path(hf_dir) / "model.safetensors")
+    path = Path(out_dir) / FLOAT_MODEL
+    with kept_on_disk(weights), patches.patch_model(source.model, source.text_model_config.model_type, config):
         source.model.set_attn_implementation("lrt_transposed_attention")
         lowered = _convert(_signatures(source, config))
-    _give_back_memory()
-    path = Path(out_dir) / FLOAT_MODEL
-    lowered.export(str(path))
+        _give_back_memory()
+        lowered.export(str(path))
     return {"model": str(path), "cache_length": int(config.cache_length)}
 
 

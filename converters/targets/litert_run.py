@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,12 @@ class LiteRtGraph:
         from ai_edge_litert.hardware_accelerator import HardwareAccelerator
         from ai_edge_litert.options import CpuOptions, Options
 
-        options = Options(hardware_accelerators=HardwareAccelerator.CPU, cpu_options=CpuOptions(num_threads=n_threads))
-        self._model = CompiledModel.from_file(str(path), options=options)
+        # Without a weights cache each signature packs all weights for itself: 3.9 GB for Gemma 3 270M in float, 1.1 GB with
+        # one. The file lies beside the model, not in a temporary folder that may be memory, and is mapped until the end.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".packed-") as scratch:
+            cpu = CpuOptions(num_threads=n_threads, xnnpack_weight_cache_path=str(Path(scratch) / "weights"))
+            options = Options(hardware_accelerators=HardwareAccelerator.CPU, cpu_options=cpu)
+            self._model = CompiledModel.from_file(str(path), options=options)
         self._signatures: dict[str, Any] = self._model.get_signature_list()
         scores = [name for name in self._signatures if _SCORE.fullmatch(name)]
         if not scores or "decode" not in self._signatures:

@@ -206,13 +206,13 @@ class SmallVerifier:
     fail_on: dict[str, Exception] = field(default_factory=dict)
     distort: Callable[[Fidelity], Fidelity] = lambda fidelity: fidelity
 
-    def reference(self, checkpoint: Checkpoint, hf_dir: Path, cache: Path) -> Any:
+    def reference(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -> Any:
         from safetensors.numpy import load_file
 
         self.calls.append("reference")
         if "reference" in self.fail_on:
             raise self.fail_on["reference"]
-        table = load_file(hf_dir / "model.safetensors")[EMBEDDING]
+        table = load_file(hf_dir() / "model.safetensors")[EMBEDDING]
         tokens = np.random.default_rng(5).integers(0, len(table), 200)
         greedy = [int(tokens[0])]
         while len(greedy) < 65:

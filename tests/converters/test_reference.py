@@ -19,7 +19,8 @@ WINDOWS = [[(5 * i + 1) % VOCAB for i in range(140)], [(7 * i + 2) % VOCAB for i
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """(model, folder of its reference); gemma2 caps its final logits."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = tiny_model(request.param, max_position_embeddings=512, **({"final_logit_softcapping": 3.0} if request.param == "gemma2" else {}))
+    capped = {"final_logit_softcapping": 3.0} if request.param == "gemma2" else {}
+    model = tiny_model(request.param, max_position_embeddings=512, **capped)
     answer = compute_reference(str(save_hf(model, folder / "hf")), str(folder), WINDOWS, WINDOWS[1][:8])
     assert answer == {"vocab_size": VOCAB}
     return model, folder
