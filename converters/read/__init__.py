@@ -48,8 +48,9 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
         checkpoint = _reader(path)(model_path(path), name=name)
         return replace(checkpoint, license=agreed_license(checkpoint.license, accept_license, str(source)))
     from toolkit.fetch import fetch
+    from toolkit.progress import byte_progress
 
-    fetched = fetch(str(source), accept_license=accept_license)
+    fetched = fetch(str(source), accept_license=accept_license, progress=byte_progress())
     path = model_path(fetched.path)
     return _reader(path)(path, name=name or checkpoint_name(fetched.name), source=fetched.source, license=fetched.license)
 

@@ -44,8 +44,9 @@ def inspect_source(source: str) -> dict[str, Any]:
     if model is not None:
         return _catalog_facts(model)
     from toolkit.fetch import fetch
+    from toolkit.progress import byte_progress
 
-    fetched = fetch(source)
+    fetched = fetch(source, progress=byte_progress())
     return _local_facts(model_path(fetched.path), checkpoint_name(fetched.name), fetched.source, fetched.license)
 
 

@@ -12,7 +12,7 @@ from converters.recipe import known_recipes, load_recipe
 from converters.rule import Activations, Algorithm, Granularity, Rule
 from converters.targets.litert_export import export_float
 from converters.targets.litert_file import stored_weights
-from converters.targets.litert_quantize import quantize_file, quantizer_recipe, refusal
+from converters.targets.litert_quantize import carried_out, quantize_file, quantizer_recipe, refusal
 from converters.targets.litert_run import LiteRtGraph
 from tests.converters.tiny_checkpoints import VOCAB, save_hf, tiny_model
 
@@ -92,6 +92,14 @@ def test_what_the_quantizer_gets_wrong_without_a_word_is_refused(case: str) -> N
 @pytest.mark.parametrize("name", sorted(STORED))
 def test_no_recipe_that_ships_is_refused(name: str) -> None:
     assert [refusal(rule) for rule in load_recipe(name).rules.values()] == [""] * 3
+
+
+def test_int8_is_rotated_for_gemma_and_for_nobody_else() -> None:
+    assert carried_out(INT8, "gemma3_text").algorithm is Algorithm.HADAMARD
+    assert carried_out(INT8, "llama") == INT8
+    assert carried_out(INT4, "gemma3_text") == INT4
+    entry = quantizer_recipe(dict.fromkeys(("embedding", "linear", "head"), carried_out(INT8, "gemma")))[0]
+    assert entry["op_config"]["weight_tensor_config"]["algorithm_params"] == {"max_hadamard_size": 64}
 
 
 def test_a_head_with_a_rule_of_its_own_is_refused() -> None:
