@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.harness import RESULTS, say
+from benchmarks.harness import RESULTS, leave, say
 from benchmarks.machine import ROOT
 from toolkit.catalog import load_catalog
 from toolkit.licenses import accepted_at
@@ -77,15 +78,29 @@ class Place:
         """Convert; returns why some recipe is not there, or None."""
         say(f"converting {model}, {recipes}, into {self.folder}")
         command = [sys.executable, "-m", "converters.cli", model, "--recipe", recipes, "--out", str(self.folder), "--json"]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        if done.returncode == 0:
+        code, printed = run_command(command, is_captured=True)
+        if code == 0:
             return None
-        self.failed[f"convert {model} --recipe {recipes}"] = done.returncode
+        self.failed[f"convert {model} --recipe {recipes}"] = code
         try:
-            error = json.loads(done.stdout)["error"]
+            error = json.loads(printed)["error"]
             return f"{error['what']}: {error['why']}"
         except (ValueError, KeyError, TypeError):
-            return f"convert {model} failed with exit code {done.returncode}"
+            return f"convert {model} failed with exit code {code}"
+
+
+def run_command(command: Sequence[str], *, is_captured: bool = False) -> tuple[int, str]:
+    """Run a command at the root of the repository: its exit code, and what it printed if `is_captured`.
+
+    When we are told to stop it is told so too, and gets the time to remove what it has made.
+    """
+    with subprocess.Popen(list(command), cwd=ROOT, stdout=subprocess.PIPE if is_captured else None, text=True) as process:
+        try:
+            printed, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            raise
+    return process.returncode, printed or ""
 
 
 def cannot_convert(model: str) -> str | None:
@@ -111,7 +126,7 @@ def run_one(benchmark: Benchmark, place: Place, options: Sequence[str], *, quick
         return None
     say(f"\n== {title}")
     command = [sys.executable, "-m", f"benchmarks.{benchmark.module}", *inputs, *options, *(benchmark.quick if quick else ())]
-    return subprocess.run(command, cwd=ROOT).returncode
+    return run_command(command)[0]
 
 
 KNOWN = tuple(dict.fromkeys(benchmark.module for benchmark in BENCHMARKS))
@@ -133,6 +148,7 @@ def main() -> int:
     """Run the command; returns 0, or 1 when a conversion or a benchmark failed (with --check also when a target was missed)."""
     parser = _parser()
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, leave)
     wanted = [name.strip() for name in args.only.split(",") if name.strip()]
     if unknown := sorted(set(wanted) - set(KNOWN)):
         parser.error(f"no benchmark is called {unknown[0]}; known are {', '.join(KNOWN)}")

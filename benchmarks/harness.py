@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from benchmarks.machine import ROOT, machine, versions
 from benchmarks.summary import Summary, summarize
@@ -164,12 +165,18 @@ def finish(report: Report, args: argparse.Namespace) -> int:
 
 
 def run(measure: Callable[[argparse.Namespace], Report], args: argparse.Namespace) -> int:
-    """Measure, keep, print; errors become three lines on stderr and their exit code."""
+    """Measure, keep, print; errors become three lines on stderr and their exit code. SIGTERM cleans up like Ctrl-C does."""
+    signal.signal(signal.SIGTERM, leave)
     try:
         return finish(measure(args), args)
     except ToolkitError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+
+
+def leave(number: int, frame: object) -> NoReturn:
+    """A signal handler that lets every `finally` run."""
+    raise SystemExit(128 + number)
 
 
 def say(text: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks.__main__ import BENCHMARKS, GEMMA, KNOWN, Place, cannot_convert, run_one
+from benchmarks.__main__ import BENCHMARKS, GEMMA, KNOWN, Place, cannot_convert, run_command, run_one
 from benchmarks.machine import ROOT
 from toolkit.cache import CONFIG_VARIABLE
 from toolkit.catalog import load_catalog
@@ -19,24 +20,20 @@ README = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
 
 
 class Recorded:
-    """Stands in for subprocess: keeps commands, prints `stdout`, ends with `code`."""
+    """Stands in for commands: keeps them, prints `stdout`, ends with `code`."""
 
     def __init__(self) -> None:
         self.code, self.stdout, self.commands = 0, "", list[list[str]]()
 
-    def run(self, command: list[str], **_: object) -> Recorded:
+    def run(self, command: list[str], *, is_captured: bool = False) -> tuple[int, str]:
         self.commands.append(command)
-        return self
-
-    @property
-    def returncode(self) -> int:
-        return self.code
+        return self.code, self.stdout if is_captured else ""
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     stand_in = Recorded()
-    monkeypatch.setattr("benchmarks.__main__.subprocess.run", stand_in.run)
+    monkeypatch.setattr(everything, "run_command", stand_in.run)
     return stand_in
 
 
@@ -45,6 +42,12 @@ def have(folder: Path, *bundles: str) -> Place:
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "manifest.json").write_text("{}")
     return Place(folder)
+
+
+def test_a_command_runs_at_the_root_and_is_captured_only_when_asked_to() -> None:
+    command = [sys.executable, "-c", "import os; print(os.getcwd()); raise SystemExit(3)"]
+    assert run_command(command, is_captured=True) == (3, f"{ROOT}\n")
+    assert run_command([sys.executable, "-c", "pass"]) == (0, "")
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -99,14 +102,13 @@ def test_a_conversion_that_fails_is_a_reason_and_is_not_tried_again(recorded: Re
 
 
 def test_a_recipe_that_was_published_is_used_though_another_failed(
-    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def convert(command: list[str], **_: object) -> Recorded:
+    def convert(command: list[str], *, is_captured: bool) -> tuple[int, str]:
         have(tmp_path, "smollm2-135m-instruct-litert-int4-g32")
-        return recorded
+        return 6, ""
 
-    recorded.code = 6
-    monkeypatch.setattr("benchmarks.__main__.subprocess.run", convert)
+    monkeypatch.setattr(everything, "run_command", convert)
     place = Place(tmp_path)
     place.make_missing(["smollm2-135m-instruct-litert-int8", "smollm2-135m-instruct-litert-int4-g32"])
     assert set(place.refused) == {"smollm2-135m-instruct-litert-int8"}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.harness import Figure, Report, Target, finish, format_value, parser, run, table
-from benchmarks.machine import measure_busy_cpus
+from benchmarks.machine import ROOT, measure_busy_cpus
+from benchmarks.process_tree import read_memory
 from toolkit.errors import FormatError
 
 
@@ -123,6 +128,37 @@ def test_an_error_is_three_lines_and_its_exit_code(tmp_path: Path, capsys: pytes
     assert run(fail, parser("x").parse_args(["--results", str(tmp_path)])) == FormatError.exit_code
     assert capsys.readouterr().err.splitlines() == ["it is broken", "  why: 1 byte differs", "  fix: copy it again"]
     assert list(tmp_path.iterdir()) == []
+
+
+STOPPED = """
+import subprocess, sys, tempfile
+from pathlib import Path
+from benchmarks.harness import parser, run
+from benchmarks.process_tree import run_tree
+
+def measure(args):
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]) as scratch:
+        child = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w')); time.sleep(60)"
+        run_tree([sys.executable, "-c", child, sys.argv[1] + "/pid"])
+
+sys.exit(run(measure, parser("x").parse_args([])))
+"""
+
+
+def test_a_benchmark_that_is_told_to_stop_leaves_no_child_and_no_files(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)], cwd=ROOT) as process:
+        while not pid_file.exists() or not pid_file.read_text().strip():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    child = int(pid_file.read_text())
+    deadline = time.monotonic() + 5
+    while read_memory(child) is not None:
+        assert time.monotonic() < deadline, "the child still runs"
+        time.sleep(0.02)
+    assert list(tmp_path.iterdir()) == [pid_file]
 
 
 def test_a_report_of_its_own_names_this_machine() -> None:
