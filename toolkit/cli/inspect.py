@@ -95,5 +95,7 @@ def fact_rows(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield label, format_bytes(value)
         elif isinstance(value, list | tuple):
             yield label, ", ".join(map(str, value)) or "none"
+        elif isinstance(value, float):
+            yield label, f"{value:.2f}"
         elif value is not None:
             yield label, {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
