@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from toolkit.errors import FormatError
+from toolkit.json_depth import check_json_depth
 from toolkit.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -86,6 +87,7 @@ def _decoded(data: bytes | str) -> str:
 
 def _document(text: str) -> dict[str, Any]:
     try:
+        check_json_depth(text)
         document = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
         json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
     except (ValueError, RecursionError) as error:

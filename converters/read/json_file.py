@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import FormatError
+from toolkit.json_depth import check_json_depth
 from toolkit.units import format_bytes
 
 
@@ -30,7 +31,9 @@ def read_json_object(path: Path, *, max_bytes: int) -> dict[str, Any]:
 def parse_json_object(content: bytes, path: Path) -> dict[str, Any]:
     """Parse the bytes of `path`. Raises FormatError as `read_json_object` does."""
     try:
-        data = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
+        text = content.decode("utf-8")
+        check_json_depth(text)
+        data = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise damaged_json(path, str(error).splitlines()[0][:200] or "it is empty") from error
     if not isinstance(data, dict):
