@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -45,6 +46,8 @@ def load_manifest(path: Path) -> Manifest:
     """
     path = path / MANIFEST_NAME if path.is_dir() else path
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file")  # opening a pipe would wait for ever
         with path.open("rb") as stream:
             data = stream.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:

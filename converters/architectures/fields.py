@@ -16,6 +16,9 @@ MAX_WIDTH = 2**20
 MAX_VOCAB = 2**22
 MAX_CONTEXT = 2**31
 
+# Spelled as in transformers' ACT2FN; those that the families read here are published with.
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu")
+
 
 class Fields:
     """A mapping whose values are checked as they are read. `origin` names the file in every error."""
@@ -69,6 +72,13 @@ class Fields:
         if not isinstance(value, str):
             raise self.fail(key, f"must be text, found {_shown(value)}")
         return value
+
+    def activation(self, key: str, *, default: str) -> str:
+        """The name of an activation function that transformers knows under this name."""
+        name = self.text(key, default=default)
+        if name not in ACTIVATIONS:
+            raise self.fail(key, f"{_shown(name)} is not an activation this reads; known are {', '.join(ACTIVATIONS)}")
+        return name
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         """An object; empty if the key is absent or null."""

@@ -37,7 +37,7 @@ def spec_from_config(config: Mapping[str, Any]) -> ModelSpec:
         layer_types=layer_types,
         rope=rope_from_config(fields, layer_types, {"full": _DEFAULT_THETA}),
         norm=NormSpec(fields.number("rms_norm_eps", default=1e-6)),
-        activation=fields.text("hidden_act", default="silu"),
+        activation=fields.activation("hidden_act", default="silu"),
         has_attention_bias=fields.boolean("attention_bias", default=False),
         **dims,
     )

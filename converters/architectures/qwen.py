@@ -42,7 +42,7 @@ def spec_from_config(config: Mapping[str, Any]) -> ModelSpec:
         sliding_window=window if "sliding" in layer_types else None,
         rope=rope_from_config(fields, layer_types, {"full": _DEFAULT_THETA}),
         norm=NormSpec(fields.number("rms_norm_eps", default=1e-6), has_qk_norm=is_qwen3),
-        activation=fields.text("hidden_act", default="silu"),
+        activation=fields.activation("hidden_act", default="silu"),
         has_attention_bias=fields.boolean("attention_bias", default=False) if is_qwen3 else True,
         **dims,
     )

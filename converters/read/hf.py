@@ -20,6 +20,7 @@ from converters.read.json_file import read_json_object
 from converters.read.names import checkpoint_name
 from converters.read.safetensors_header import DTYPE_BYTES, StoredTensor
 from converters.spec import ModelSpec
+from toolkit.errors import FormatError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 _MAX_CONFIG_BYTES = 4 * 2**20
@@ -47,6 +48,7 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
         FormatError: A file is missing or damaged, or files contradict each other.
         UnsupportedModelError: The model must not be taken for plain weights of a supported family.
     """
+    _check_regular(path)
     spec, is_multimodal = hf_spec(path)
     files = weight_files(path)
     stored = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
@@ -66,6 +68,17 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
         quantization=hf_quantization(stored),
         content_hash=content_hash(hashes),
     )
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a directory with a pipe, socket or device in it: opening one may wait for ever."""
+    for entry in sorted(path.iterdir()):
+        if entry.exists() and not entry.is_file() and not entry.is_dir():
+            raise FormatError(
+                f"{path.name} holds something that is no file",
+                why=f"{entry.name} is not a regular file",
+                fix="download the checkpoint again",
+            )
 
 
 def hash_list(path: Path, weights: Mapping[str, Path]) -> dict[str, Path]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from converters.child import run_in_child
 from converters.progress import Progress
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.litert_export import SCORE_LENGTH
 from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ class LiteRtTarget:
                 f"{checkpoint.name} cannot be lowered to LiteRT",
                 why=f"its model_type is {checkpoint.spec.model_type}; lowered and checked are {', '.join(MODEL_TYPES)}",
                 fix="use another target, or add the family as CONTRIBUTING.md describes",
+            )
+        if options.context_length < SCORE_LENGTH:
+            raise UsageError(
+                f"--context {options.context_length} is too short for LiteRT",
+                why=f"prompts are taken in chunks of up to {SCORE_LENGTH} tokens, and a chunk must fit",
+                fix=f"use --context {SCORE_LENGTH} or more",
             )
         for recipe in recipes:
             _check_recipe(recipe)

@@ -101,9 +101,7 @@ def test_a_conversion_that_fails_is_a_reason_and_is_not_tried_again(recorded: Re
     assert place.failed == {"convert smollm2-135m-instruct --recipe int8": 6}
 
 
-def test_a_recipe_that_was_published_is_used_though_another_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_that_was_published_is_used_though_another_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def convert(command: list[str], *, is_captured: bool) -> tuple[int, str]:
         have(tmp_path, "smollm2-135m-instruct-litert-int4-g32")
         return 6, ""

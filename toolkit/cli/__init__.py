@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from importlib import import_module
@@ -41,26 +42,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_debug = _take_debug(arguments)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
     except ToolkitError as error:
         return _report(error, is_json="--json" in arguments, is_debug=is_debug)
     except KeyboardInterrupt:
+        if "--json" in arguments:
+            from toolkit.cli.output import print_json
+
+            print_json({"error": {"what": "interrupted", "why": "", "fix": "run the same command again", "code": INTERRUPTED}})
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on, so nothing is left to flush
         return ToolkitError.exit_code
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            return _report(_unexpected(error), is_json="--json" in arguments, is_debug=is_debug)
+        fix = "send it to a file or a program that can take it"
+        print(ToolkitError("stdout cannot be written", why=error.strerror or str(error), fix=fix), file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ToolkitError.exit_code
     except Exception as error:
-        unexpected = ToolkitError(
-            "toolkit failed in a way it does not know",
-            why=f"{type(error).__name__}: {error}",
-            fix="run it again with --debug and report what it prints",
-        )
-        unexpected.__cause__ = error
-        return _report(unexpected, is_json="--json" in arguments, is_debug=is_debug)
+        return _report(_unexpected(error), is_json="--json" in arguments, is_debug=is_debug)
+
+
+def _unexpected(error: Exception) -> ToolkitError:
+    """The three lines for what nobody foresaw; a path the system cannot take is the user's."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return UsageError("a path of this command is too long", why=error.strerror or "", fix="give a shorter one")
+    unexpected = ToolkitError(
+        "toolkit failed in a way it does not know",
+        why=f"{type(error).__name__}: {error}",
+        fix="run it again with --debug and report what it prints",
+    )
+    unexpected.__cause__ = error
+    return unexpected
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if sys.stdout is None:
+        raise UsageError("there is no stdout to write the result to", why="it was closed before the program began", fix="leave it open")
     parser = Parser(
         prog="toolkit",
         description="Run, check and look into on-device model bundles.",
@@ -105,7 +128,7 @@ def _version() -> str:
 
 
 def _report(error: ToolkitError, *, is_json: bool, is_debug: bool) -> int:
-    if is_json:
+    if is_json and sys.stdout is not None:
         from toolkit.cli.output import print_json
 
         print_json(error.as_json())

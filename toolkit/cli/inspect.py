@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.cli.output import print_json, print_rows
-from toolkit.manifest import MANIFEST_NAME, Fidelity, Manifest
+from toolkit.manifest import MANIFEST_NAME, Fidelity, FileRecord, Manifest
 from toolkit.manifest_reader import load_manifest
 from toolkit.plugins import call_plugin
 from toolkit.units import format_bytes
@@ -65,9 +65,17 @@ def bundle_rows(path: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "licence", manifest.license.id + (f", accepted {manifest.license.accepted_at}" if manifest.license.accepted_at else "")
     yield "source", manifest.source.uri + (f" @ {manifest.source.revision}" if manifest.source.revision else "")
     yield "fidelity", fidelity_text(manifest.fidelity)
-    yield "files", "\n".join(f"{record.path}  {format_bytes(record.bytes)}  sha256 {record.sha256[:16]}..." for record in manifest.files)
+    yield "files", "\n".join(_file_text(path / record.path, record) for record in manifest.files)
     yield "written", manifest.created_at
     yield "by", ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))
+
+
+def _file_text(place: Path, record: FileRecord) -> str:
+    """One file as the manifest states it, with a word when it plainly is not that file; `verify` compares the bytes."""
+    text = f"{record.path}  {format_bytes(record.bytes)}  sha256 {record.sha256[:16]}..."
+    if not place.is_file():
+        return f"{text}  MISSING HERE"
+    return text if place.stat().st_size == record.bytes else f"{text}  OTHER SIZE HERE: {place.stat().st_size} bytes"
 
 
 def fidelity_text(fidelity: Fidelity | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -357,3 +358,21 @@ def test_a_spec_in_another_dtype_is_written_as_asked(sound: Path, tmp_path: Path
     replace(checkpoint, name="x").write_hf(tmp_path / "out", dtype="bfloat16")
     assert read_checkpoint(tmp_path / "out").quantization.name == "BF16"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_pipe_in_the_folder_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
+    save_hf(tiny_model("llama-tied"), tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(FormatError, match="no file") as caught:
+        read_checkpoint(tmp_path)
+    assert name in caught.value.why
+
+
+def test_an_activation_nobody_knows_is_refused_before_any_work(tmp_path: Path) -> None:
+    save_hf(tiny_model("llama-tied"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "abc"}))
+    with pytest.raises(FormatError, match="hidden_act"):
+        read_checkpoint(tmp_path)

@@ -64,3 +64,13 @@ def test_figures_are_told_with_their_gates() -> None:
     text = fidelity_text(small_fidelity())
     assert "pass" in text and "95.0%" in text and "1.0083" in text and "kl_mean 0.03" in text
     assert fidelity_text(None) == "not measured"
+
+
+def test_a_file_that_is_gone_or_of_another_size_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = small_bundle(tmp_path / "small-litert-int8")
+    sound = (folder / "model.bin").read_bytes()
+    for content, said in ((sound, None), (sound + b"x", f"OTHER SIZE HERE: {len(sound) + 1} bytes"), (None, "MISSING HERE")):
+        (folder / "model.bin").unlink() if content is None else (folder / "model.bin").write_bytes(content)
+        assert main(["inspect", str(folder)]) == 0
+        shown = capsys.readouterr().out
+        assert ("HERE" in shown) == (said is not None) and (said or "") in shown
