@@ -5,23 +5,26 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_MAX_ATTEMPTS = 1000  # a folder that is swept by others comes and goes; one that cannot be made never comes
+_SWEPT_SECONDS = 20.0  # a folder that is swept by others comes and goes; one that cannot be made never comes
+_MAX_PAUSE_SECONDS = 0.005
 
 
 def _open_locked(path: Path, operation: int) -> int | None:
     """A descriptor of the lock file that holds the lock; None if another process holds it (non-blocking only)."""
-    attempts = 0
+    deadline = time.monotonic() + _SWEPT_SECONDS
     while True:
-        attempts += 1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except (FileNotFoundError, FileExistsError):  # its folder was swept between the two calls, or inside the first one
-            if attempts == _MAX_ATTEMPTS:
+            if time.monotonic() > deadline:
                 raise
+            time.sleep(random.uniform(0, _MAX_PAUSE_SECONDS))  # out of step with whoever sweeps
             continue
         try:
             fcntl.flock(descriptor, operation)
