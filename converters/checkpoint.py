@@ -94,6 +94,10 @@ class Checkpoint:
     quantization: QuantizationInfo
     content_hash: str
 
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Hugging Face tensor name -> shape, outermost dimension first, in writing order."""
+        return {name: self.tensors.shape(name) for name in self.tensors.names()}
+
     def write_hf(self, directory: Path, dtype: WeightDtype = "float32", on_tensor: Callable[[str], None] | None = None) -> None:
         """Write a Hugging Face directory that transformers 4 and 5 and mlx-lm load.
 

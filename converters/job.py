@@ -88,13 +88,13 @@ class Job:
     def lower_stage(self) -> Stage:
         def build(folder: Path) -> Path:
             progress = self.shared.progress
-            return self.target.lower(self.shared.checkpoint, self._run(self.hf_stage()), self.options, folder, progress)
+            return self.target.lower(self.shared.checkpoint, lambda: self._run(self.hf_stage()), self.options, folder, progress)
 
         return Stage(f"lowered-{self.target.name}", self._lower_key, f"{self.target.name}: lowering the float model", build)
 
     def quantize_stage(self) -> Stage:
         def build(folder: Path) -> Path:
-            return self.target.quantize(self._lowered(), self.recipe, folder, self.shared.progress)
+            return self.target.quantize(self.shared.checkpoint, self._lowered(), self.recipe, folder, self.shared.progress)
 
         key = key_of("quantized", self._lower_key, self.recipe.digest())
         title = f"{self.target.name}: quantizing to {self.recipe.name}"
@@ -136,7 +136,7 @@ class Job:
 
     def write_checkpoint(self) -> None:
         """Have the float32 checkpoint written, if lowering or the reference is going to need it."""
-        if not self.shared.work.looks_finished(self.lower_stage()):
+        if self.target.reads_hf_directory and not self.shared.work.looks_finished(self.lower_stage()):
             self._once("hf", partial(self._run, self.hf_stage()))
 
     def lower(self) -> None:

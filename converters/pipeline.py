@@ -124,8 +124,9 @@ class _Conversion:
         ahead: list[Ahead[None]] = []
         try:
             # What fails here is remembered, and raised again in the report of every job it concerns.
-            with suppress(Exception):
-                jobs[0].write_checkpoint()
+            for job in jobs:
+                with suppress(Exception):
+                    job.write_checkpoint()
             if self.request.verify:
                 ahead.append(Ahead(jobs[0].ask_checkpoint))
             for job in {job.target.name: job for job in jobs}.values():
@@ -141,11 +142,9 @@ class _Conversion:
         return replace(options, prefill_lengths=fitting)
 
     def _jobs(self, options: ConvertOptions, work: WorkFolder) -> list[Job]:
-        shapes = {name: self.checkpoint.tensors.shape(name) for name in self.checkpoint.tensors.names()}
         shared = Shared(self.request, self.parts, self.progress, self.out, self.checkpoint, work)
-        is_tied = self.checkpoint.spec.tie_embeddings
         return [
-            Job(shared, target, recipe, options, recipe.promised_bits_per_weight(shapes, is_tied=is_tied))
+            Job(shared, target, recipe, options, target.promise(self.checkpoint, recipe))
             for target in self.targets
             for recipe in self.recipes
         ]
@@ -186,11 +185,14 @@ class _Conversion:
             return
         n_parameters = self.checkpoint.spec.n_parameters
         weights = {job.name: int(job.promised_bits_per_weight * n_parameters / 8) for job in jobs}
-        scratch = sum(weights.values()) + (0 if work.looks_finished(jobs[0].hf_stage()) else 4 * n_parameters)
+        has_reference = any((work.root / REFERENCE).glob("*"))
+        is_read = any(job.target.reads_hf_directory for job in jobs) or (self.request.verify and not has_reference)
+        needs_directory = is_read and not work.looks_finished(jobs[0].hf_stage())
+        scratch = sum(weights.values()) + (4 * n_parameters if needs_directory else 0)
         for job in {job.target.name: job for job in jobs}.values():
             if not work.looks_finished(job.lower_stage()):
                 scratch += job.target.estimate(self.checkpoint, job.options).disk_bytes
-        if self.request.verify and not any((work.root / REFERENCE).glob("*")):
+        if self.request.verify and not has_reference:
             scratch += self.parts.reference_bytes(self.checkpoint)
         finished = sum(size + TOKENIZER_ALLOWANCE_BYTES for size in weights.values())
         self.progress.note(f"disk: about {format_bytes(scratch)} of work files, {format_bytes(finished)} of bundles")

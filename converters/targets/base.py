@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,6 +99,10 @@ class Target(Protocol):
     def name(self) -> str:
         """The word of `--to`, of the manifest and of the bundle's name."""
 
+    @property
+    def reads_hf_directory(self) -> bool:
+        """Whether `lower` asks for the float32 Hugging Face directory; one that streams `checkpoint.tensors` does not."""
+
     def tools(self) -> Mapping[str, str]:
         """Distribution -> version of what writes the files; part of every cache key. Imports nothing heavy."""
 
@@ -114,10 +118,21 @@ class Target(Protocol):
     def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
         """Arithmetic on the header, no weights read; honours `options.is_lean`."""
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Path, options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
-        """Write the float model once, for every recipe: returns a file or folder inside `workdir`, cached by the pipeline."""
+    def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
+        """Bits per parameter a bundle of this recipe must come to within 10 %, scales and zero points as this format stores them.
 
-    def quantize(self, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+        Raises:
+            UsageError: The recipe does not fit a tensor; names the tensor and the recipe's rule.
+        """
+
+    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+        """Write what every recipe starts from, once: returns a file or folder inside `workdir`, cached by the pipeline.
+
+        `hf_dir` gives the float32 Hugging Face directory, written on the first call. A target that quantizes straight from
+        `checkpoint.tensors` never calls it, and returns a small file of facts.
+        """
+
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
         """Write the native weights of one recipe: returns a file or folder inside `workdir`. `lowered` is read only."""
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ class LiteRtTarget:
     """Checkpoint -> model.tflite (float, once) -> model.tflite (per recipe) -> model.litertlm."""
 
     name = "litert"
+    reads_hf_directory = True
 
     def __init__(self) -> None:
         self._proven: dict[str, tuple[PackagedTokenizer, PackagedTemplate]] = {}
@@ -84,10 +85,14 @@ class LiteRtTarget:
         beside = 0 if options.is_lean else VERIFY_BASE_BYTES + weights
         return Estimate(disk_bytes=3 * weights + graph, peak_memory_bytes=lower + beside, warm_peak_memory_bytes=verify + beside)
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Path, options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
+        """What the recipe's own arithmetic says: symmetric codes and one scale a row or block."""
+        return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings)
+
+    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
         """Write the float .tflite once for all recipes."""
         arguments = {
-            "hf_dir": str(hf_dir),
+            "hf_dir": str(hf_dir()),
             "out_dir": str(workdir),
             "prefill_lengths": list(options.prefill_lengths) or [16],
             "context_length": options.context_length,
@@ -97,7 +102,7 @@ class LiteRtTarget:
         (workdir / FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
         return Path(done["model"])
 
-    def quantize(self, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
         """Write the .tflite of one recipe."""
         from converters.targets.litert_quantize import carried_out, quantizer_recipe
 

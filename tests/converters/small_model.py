@@ -115,6 +115,7 @@ class SmallTarget:
     """Writes one .npz of float, then of quantized, tensors. `calls` counts the stages; a test may break any of them."""
 
     name: str = "small"
+    reads_hf_directory: bool = True
     version: str = "1"
     calls: list[str] = field(default_factory=list)
     fail_on: dict[str, Exception] = field(default_factory=dict)
@@ -142,14 +143,17 @@ class SmallTarget:
         peak = self.lean_peak_memory_bytes if options.is_lean else self.peak_memory_bytes
         return Estimate(4 * checkpoint.spec.n_parameters, peak * options.context_length // 2048, warm_peak_memory_bytes=100)
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Path, options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
+        return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings)
+
+    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
         self._enter("lower-lean" if options.is_lean else "lower")
-        assert (hf_dir / "config.json").is_file() and not any(workdir.iterdir())
+        assert (hf_dir() / "config.json").is_file() and not any(workdir.iterdir())
         with (workdir / "float.npz").open("wb") as file:
             np.savez(file, **{name: checkpoint.tensors.load(name) for name in checkpoint.tensors.names()})
         return workdir / "float.npz"
 
-    def quantize(self, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
         self._enter(f"quantize {recipe.name}")
         assert not any(workdir.iterdir())
         rules = self.carries_out(recipe)
