@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from converters.gates import GATES
-from converters.recipe import Recipe, undecodable
+from converters.recipe import Override, Promotion, Recipe, undecodable
 from converters.rule import FLOAT_BITS, Activations, Algorithm, Granularity, Rule, TensorClass
 from toolkit.errors import UsageError
 
 MAX_RECIPE_BYTES = 2**16
+MAX_OVERRIDES = 1000
+MAX_INT8_ROWS = 2**20
 GROUP_SIZES = (16, 32, 64, 128, 256)
-_RULE_KEYS = ("bits", "algorithm", "granularity", "group_size", "symmetric", "activations")
+_RULE_KEYS = ("bits", "algorithm", "granularity", "group_size", "symmetric", "activations", "int8_rows")
 _Closed = TypeVar("_Closed", bound=StrEnum)
 
 
@@ -29,9 +31,13 @@ class _Source:
 
     def line_of(self, table: str, key: str) -> int | None:
         current = ""
+        n_seen: dict[str, int] = {}
         for number, line in enumerate(self.lines, start=1):
-            if header := re.fullmatch(r"\s*\[\s*([\w.-]+)\s*\]\s*(?:#.*)?", line):
-                current = header[1]
+            if header := re.fullmatch(r"\s*(\[?)\[\s*([\w.-]+)\s*\]\]?\s*(?:#.*)?", line):
+                current = header[2]
+                if header[1]:  # an array's tables are told apart by their index
+                    n_seen[current] = n_seen.get(current, -1) + 1
+                    current = f"{current}.{n_seen[current]}"
                 if current == f"{table}.{key}".strip("."):
                     return number
             elif current == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
@@ -65,18 +71,63 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def _recipe(data: Mapping[str, Any], source: _Source) -> Recipe:
-    _only_known(data, "", ("name", "description", "rules", "gates"), source)
+    _only_known(data, "", ("name", "description", "rules", "overrides", "promotion", "gates"), source)
     name, description = _string(data, "name", source), _string(data, "description", source)
     tables = _table(data, "", "rules", source)
     _only_known(tables, "rules", tuple(TensorClass), source)
     rules = {kind: _rule(_table(tables, "rules", kind, source), f"rules.{kind}", source) for kind in TensorClass}
-    if why := undecodable(name, rules):
+    recipe = Recipe(
+        name=name,
+        description=description,
+        rules=rules,
+        gates=_gates(data, source),
+        origin=str(source.path),
+        overrides=_overrides(data, source),
+        promotion=_promotion(data, source),
+    )
+    if why := undecodable(recipe):
         source.refuse("", "name", f"{name!r} does not decode: {why}", "rename the recipe after what its rules do")
-    return Recipe(name=name, description=description, rules=rules, gates=_gates(data, source), origin=str(source.path))
+    return recipe
+
+
+def _overrides(data: Mapping[str, Any], source: _Source) -> tuple[Override, ...]:
+    entries = data.get("overrides", [])
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not all(isinstance(entry, Mapping) for entry in entries):
+        source.refuse("", "overrides", "it is no list of tables", "write [[overrides]] above each")
+    if len(entries) > MAX_OVERRIDES:
+        source.refuse("", "overrides", f"{len(entries)} of them; {MAX_OVERRIDES} is the most", "let one expression match many tensors")
+    made = []
+    for index, entry in enumerate(entries):
+        where = f"overrides.{index}"
+        pattern = entry.get("tensors")
+        try:
+            if not isinstance(pattern, str) or not pattern:
+                raise ValueError(f"{pattern!r} is no text" if "tensors" in entry else "it is missing")
+            re.compile(pattern)
+        except (ValueError, re.error, RecursionError, OverflowError) as error:
+            source.refuse(where, "tensors", str(error), "write a regular expression that matches whole Hugging Face tensor names")
+        rule = _rule({key: value for key, value in entry.items() if key != "tensors"}, where, source)
+        made.append(Override(pattern, rule))
+    return tuple(made)
+
+
+def _promotion(data: Mapping[str, Any], source: _Source) -> Promotion | None:
+    if "promotion" not in data:
+        return None
+    table = _table(data, "", "promotion", source)
+    size = table.get("bits_per_weight")
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 1 <= size <= 32:
+        source.refuse("promotion", "bits_per_weight", f"{size!r} is no number from 1 to 32", "write bits_per_weight = 5.0")
+    rule = _rule({key: value for key, value in table.items() if key != "bits_per_weight"}, "promotion", source)
+    return Promotion(float(size), rule)
 
 
 def _rule(table: Mapping[str, Any], where: str, source: _Source) -> Rule:
     _only_known(table, where, _RULE_KEYS, source)
+    if table.get("algorithm") == Algorithm.KEEP:
+        for key in sorted(set(table) - {"algorithm"}):
+            source.refuse(where, key, "keep takes the source's own codes and scales", f"remove {key}")
+        return Rule(bits=None, algorithm=Algorithm.KEEP)
     bits = table.get("bits")
     if type(bits) is not int or not (bits in FLOAT_BITS or 2 <= bits <= 8):
         source.refuse(
@@ -94,7 +145,21 @@ def _rule(table: Mapping[str, Any], where: str, source: _Source) -> Rule:
     if not isinstance(symmetric, bool):
         source.refuse(where, "symmetric", f"{symmetric!r} is not true or false", "write symmetric = true")
     activations = _closed(Activations, table, where, "activations", source)
-    return Rule(bits, algorithm, granularity, _group_size(table, where, granularity, source), symmetric, activations)
+    group_size, int8_rows = _group_size(table, where, granularity, source), _int8_rows(table, where, bits, source)
+    return Rule(bits, algorithm, granularity, group_size, symmetric, activations, int8_rows)
+
+
+def _int8_rows(table: Mapping[str, Any], where: str, bits: int, source: _Source) -> int | None:
+    if "int8_rows" not in table:
+        return None
+    n_rows = table["int8_rows"]
+    if where not in (f"rules.{TensorClass.EMBEDDING}", f"rules.{TensorClass.HEAD}"):
+        source.refuse(where, "int8_rows", "only the rows of a table are tokens", "remove it")
+    if bits >= 8:
+        source.refuse(where, "int8_rows", f"all rows have {bits} bits", "remove it")
+    if type(n_rows) is not int or not 1 <= n_rows <= MAX_INT8_ROWS:
+        source.refuse(where, "int8_rows", f"{n_rows!r} is no number of rows", f"use 1 to {MAX_INT8_ROWS}")
+    return n_rows
 
 
 def _group_size(table: Mapping[str, Any], where: str, granularity: Granularity, source: _Source) -> int | None:

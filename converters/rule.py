@@ -28,9 +28,14 @@ class Granularity(StrEnum):
 
 
 class Algorithm(StrEnum):
-    """How codes are chosen. `cast` is for floats; a range search by mean squared error is left out, it broke models at 4 bits."""
+    """How codes are chosen.
+
+    `cast` is for floats; `keep` takes the source's own codes and scales. A range search by mean squared error alone is left
+    out, it broke models at 4 bits.
+    """
 
     CAST = "cast"
+    KEEP = "keep"
     ROUND = "round"
     HADAMARD = "hadamard"
     OCTAV = "octav"
@@ -49,24 +54,32 @@ class Rule:
     """The storage of one class of tensor.
 
     Args:
-        bits: Bits per weight code: 32 and 16 are floats, 2 to 8 are integers.
+        bits: Bits per weight code: 32 and 16 are floats, 2 to 8 are integers; None exactly when the source decides (`keep`).
         algorithm: `cast` exactly when the weights stay in float.
         granularity: Which weights share a scale; None for floats.
         group_size: Weights per scale along the input axis; only for blockwise.
         is_symmetric: Whether zero is code 0, so no zero points are stored.
         activations: What a matmul multiplies the weights with.
+        int8_rows: Rows of a table, the first ones, that are stored at 8 bits with one scale a row: low token ids are the
+            frequent ones, and the head is what few bits hurt. None means none.
     """
 
-    bits: int
+    bits: int | None
     algorithm: Algorithm
     granularity: Granularity | None = None
     group_size: int | None = None
     is_symmetric: bool = True
     activations: Activations = Activations.FLOAT32
+    int8_rows: int | None = None
 
     @property
     def is_float(self) -> bool:
         return self.bits in FLOAT_BITS
+
+    @property
+    def is_keep(self) -> bool:
+        """Whether the source's own codes are kept, so that only the source knows bits and group size."""
+        return self.algorithm is Algorithm.KEEP
 
     def stored_bits(self, shape: Sequence[int]) -> int:
         """Bits that a tensor of this shape, (out_features, in_features), takes: codes, scales and zero points.
@@ -75,13 +88,17 @@ class Rule:
         an affine rule stores a zero point of the scale's width beside each scale.
 
         Raises:
-            ValueError: group_size does not divide in_features.
+            ValueError: group_size does not divide in_features, or the source's codes are kept, whose size a shape cannot tell.
         """
-        n_weights = math.prod(shape)
+        if self.bits is None:
+            raise ValueError("the source's codes are kept, so its file decides their size")
         if self.granularity is None:
-            return n_weights * self.bits
+            return math.prod(shape) * self.bits
+        n_int8 = min(self.int8_rows or 0, shape[0])
+        rest = (shape[0] - n_int8, *shape[1:])
         per_scale = SCALE_BITS[self.granularity] * (1 if self.is_symmetric else 2)
-        return n_weights * self.bits + self._n_scales(shape) * per_scale
+        int8_bits = 8 * math.prod((n_int8, *shape[1:])) + n_int8 * SCALE_BITS[Granularity.CHANNEL]
+        return int8_bits + math.prod(rest) * self.bits + self._n_scales(rest) * per_scale
 
     def _n_scales(self, shape: Sequence[int]) -> int:
         if self.granularity is Granularity.TENSOR:

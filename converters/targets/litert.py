@@ -176,6 +176,8 @@ def _check_recipe(recipe: Recipe) -> None:
     from converters.targets.litert_quantize import quantizer_recipe, refusal
 
     why = next((f"[rules.{kind}]: {text}" for kind, rule in recipe.rules.items() if (text := refusal(rule))), "")
+    if recipe.overrides or recipe.promotion or any(rule.int8_rows for rule in recipe.all_rules()):
+        why = why or "rules for single tensors or rows are not there for LiteRT"
     try:
         quantizer_recipe({str(kind): rule for kind, rule in recipe.rules.items()})
     except ValueError as error:

@@ -54,7 +54,7 @@ def test_a_tied_head_is_counted_once_and_an_untied_one_is_counted():
 
 
 def test_every_shipped_recipe_loads_and_is_named_like_its_file():
-    assert known_recipes() == ["fp16", "fp32", "int8", "int4-g32", "int8-hadamard"]
+    assert known_recipes() == ["fp16", "fp32", "int8", "keep", "int4-g32", "int8-hadamard"]
     for name in known_recipes():
         assert load_recipe(name).name == name
 
@@ -72,7 +72,7 @@ def test_max_kl_replaces_the_gate_and_keeps_the_others():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(UsageError, match="known recipes are fp16, fp32, int8, int4-g32, int8-hadamard"):
+    with pytest.raises(UsageError, match="known recipes are fp16, fp32, int8, keep, int4-g32, int8-hadamard"):
         load_recipe("int3")
 
 
@@ -172,6 +172,154 @@ def test_a_group_size_that_does_not_divide_names_the_tensor():
     with pytest.raises(UsageError) as caught:
         load_recipe("int4-g32").promised_bits_per_weight({"model.layers.0.mlp.up_proj.weight": (8, 48)}, is_tied=False)
     assert "model.layers.0.mlp.up_proj.weight" in caught.value.what and "48" in caught.value.why
+
+
+def load_text(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return load_recipe(str(path))
+
+
+UP, DOWN = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
+INT4 = (RECIPES_DIR / "int4-g32.toml").read_text()
+OVERRIDES = r"""
+[[overrides]]
+tensors = 'model\.layers\.\d+\.mlp\..*'
+bits = 16
+algorithm = "cast"
+
+[[overrides]]
+tensors = '.*\.down_proj\.weight'
+bits = 32
+algorithm = "cast"
+"""
+PROMOTION = """
+[promotion]
+bits_per_weight = 4.6
+bits = 8
+algorithm = "round"
+granularity = "channel"
+symmetric = true
+activations = "int8-dynamic"
+"""
+MIXED = INT4.replace('"int4-g32"', '"mixed-4.6bpw"')
+
+
+def test_an_override_holds_for_the_tensors_it_names_and_the_last_one_wins(tmp_path):
+    recipe = load_text(tmp_path, MIXED + OVERRIDES)
+    assert recipe.rule_for(UP, (8, 8)).bits == 16
+    assert recipe.rule_for(DOWN, (8, 8)).bits == 32
+    assert recipe.rule_for("model.layers.0.self_attn.q_proj.weight", (8, 8)).bits == 4
+    assert recipe.rule_for("model.layers.0.mlp.bias.weight", (8,)) is None
+
+
+def test_an_override_matches_whole_names_only(tmp_path):
+    recipe = load_text(tmp_path, MIXED + OVERRIDES.replace(r"'.*\.down_proj\.weight'", "'down_proj'"))
+    assert recipe.rule_for(DOWN, (8, 8)).bits == 16
+
+
+def test_overrides_and_promotion_are_part_of_digest_and_manifest(tmp_path):
+    plain, overridden, promoted = (load_text(tmp_path, text) for text in (INT4, MIXED + OVERRIDES, MIXED + PROMOTION))
+    assert len({plain.digest(), overridden.digest(), promoted.digest()}) == 3
+    assert [each["bits"] for each in overridden.as_dict()["overrides"]] == [16, 32]
+    assert promoted.as_dict()["promotion"]["bits_per_weight"] == 4.6
+    assert "overrides" not in plain.as_dict() and "promotion" not in plain.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        (r"tensors = 'model\.layers\.\d+\.mlp\..*'", "tensors = '('", "overrides.0.tensors"),
+        (r"tensors = '.*\.down_proj\.weight'", "tensors = 3", "overrides.1.tensors"),
+        ("bits = 32", "bits = 33", "overrides.1.bits"),
+        ("bits = 16", "group_size = 32\nbits = 16", "overrides.0.group_size"),
+    ],
+)
+def test_a_wrong_override_is_named_with_its_line(tmp_path, old, new, field):
+    text = MIXED + OVERRIDES.replace(old, new, 1)
+    with pytest.raises(UsageError) as caught:
+        load_text(tmp_path, text)
+    assert f"mine.toml line {line_of(text, new)}: {field} cannot be used" in caught.value.what
+
+
+@pytest.mark.parametrize("overrides", ["overrides = 3", 'overrides = "a"', "overrides = [1]", "overrides = {bits = 3}"])
+def test_overrides_that_are_no_tables_are_refused(tmp_path, overrides):
+    with pytest.raises(UsageError, match="overrides cannot be used"):
+        load_text(tmp_path, overrides + "\n" + MIXED)
+
+
+def test_keep_is_a_recipe_whose_size_only_the_source_knows():
+    keep = load_recipe("keep")
+    assert keep.is_keep and not load_recipe("int8").is_keep
+    with pytest.raises(UsageError, match=r"recipe keep does not fit model\.embed_tokens\.weight"):
+        keep.promised_bits_per_weight(SHAPES, is_tied=True)
+    promised = keep.promised_bits_per_weight(SHAPES, is_tied=True, bits_of=lambda rule, name, shape: 5 * math.prod(shape))
+    assert promised == pytest.approx(by_hand(5, 0, 0), rel=1e-12)
+
+
+def test_keep_takes_nothing_beside_it(tmp_path):
+    text = (RECIPES_DIR / "keep.toml").read_text().replace('algorithm = "keep"', 'algorithm = "keep"\nbits = 4', 1)
+    with pytest.raises(UsageError, match=r"line 6: rules\.embedding\.bits"):
+        load_text(tmp_path, text)
+
+
+def test_rows_kept_at_8_bits_are_counted(tmp_path):
+    head = MIXED.index("[rules.linear]")
+    text = MIXED[:head].replace("bits = 4", "bits = 4\nint8_rows = 1000") + MIXED[head:]
+    promised = load_text(tmp_path, text).promised_bits_per_weight(SHAPES, is_tied=True)
+    more = 1000 * (576 * (8 - 4) + 32 - 576 // 32 * 16) / N_WEIGHTS
+    assert promised == pytest.approx(by_hand(4, (49152 + 1536) * 576 // 32, 16) + more, rel=1e-12)
+
+
+@pytest.mark.parametrize(("table", "n_rows"), [("linear", "8"), ("head", "0"), ("head", "true"), ("head", "2000000"), ("head", "1.5")])
+def test_rows_at_8_bits_are_for_tables(tmp_path, table, n_rows):
+    with pytest.raises(UsageError, match=rf"rules\.{table}\.int8_rows"):
+        load_text(tmp_path, INT4.replace(f"[rules.{table}]", f"[rules.{table}]\nint8_rows = {n_rows}"))
+
+
+def test_rows_at_8_bits_have_no_place_in_an_int8_table(tmp_path):
+    with pytest.raises(UsageError, match="all rows have 8 bits"):
+        load_text(tmp_path, INT8.replace("[rules.head]", "[rules.head]\nint8_rows = 8"))
+
+
+def test_a_promotion_promises_its_size_or_less(tmp_path):
+    recipe = load_text(tmp_path, MIXED + PROMOTION)
+    assert recipe.promised_bits_per_weight(SHAPES, is_tied=True) == pytest.approx(4.6)
+    roomy = load_text(tmp_path, MIXED.replace("4.6", "30.0") + PROMOTION.replace("4.6", "30"))
+    linear_bits = 1536 * 576 * 8 + 1536 * 32
+    table_bits = 49152 * 576 * 4 + 49152 * 576 // 32 * 16
+    assert roomy.promised_bits_per_weight(SHAPES, is_tied=True) == pytest.approx((linear_bits + table_bits + VECTOR_BITS) / N_WEIGHTS)
+    tight = load_text(tmp_path, MIXED.replace("4.6", "4.4") + PROMOTION.replace("4.6", "4.4"))
+    with pytest.raises(UsageError, match=r"allows 4\.4 bits a weight, its rules need 4\.5"):
+        tight.promised_bits_per_weight(SHAPES, is_tied=True)
+
+
+def test_a_promotion_leaves_alone_what_an_override_speaks_of(tmp_path):
+    recipe = load_text(tmp_path, MIXED + OVERRIDES + PROMOTION)
+    assert not recipe.is_promotable(UP, (8, 8))
+    assert recipe.is_promotable("model.layers.0.self_attn.q_proj.weight", (8, 8))
+    assert not recipe.is_promotable("model.embed_tokens.weight", (8, 8))
+
+
+@pytest.mark.parametrize("size", ["0.5", "33", "true", '"5"', "nan"])
+def test_a_promotion_of_no_size_is_refused(tmp_path, size):
+    with pytest.raises(UsageError, match=r"promotion\.bits_per_weight"):
+        load_text(tmp_path, MIXED + PROMOTION.replace("4.6", size))
+
+
+def test_a_mix_is_named_after_its_promotion(tmp_path):
+    with pytest.raises(UsageError, match=r"the name says 4\.6 bits a weight, \[promotion\] allows 4\.7"):
+        load_text(tmp_path, MIXED + PROMOTION.replace("4.6", "4.7"))
+    with pytest.raises(UsageError, match="rules of their own make it a mix"):
+        load_text(tmp_path, INT4 + PROMOTION)
+    with pytest.raises(UsageError, match="keep, yet a class has a rule of its own"):
+        load_text(tmp_path, INT4.replace('"int4-g32"', '"keep"'))
+
+
+def test_gptq_needs_calibration_and_rounding_does_not(tmp_path):
+    gptq = load_text(tmp_path, INT4.replace('"int4-g32"', '"int4-g32-gptq"').replace('"round"', '"gptq"'))
+    assert gptq.is_calibrated and load_text(tmp_path, MIXED + PROMOTION).is_calibrated
+    assert not load_recipe("int4-g32").is_calibrated and not load_recipe("keep").is_calibrated
 
 
 def test_a_tied_table_may_not_be_stored_twice(tmp_path):

@@ -38,8 +38,8 @@ def n_parameters(path: Path) -> int:
     return sum(stored_weights(path).weights_by_type.values())
 
 
-def test_there_is_an_expectation_for_every_recipe() -> None:
-    assert sorted(STORED) == sorted(known_recipes())
+def test_there_is_an_expectation_for_every_recipe_but_the_sources_own() -> None:
+    assert sorted([*STORED, "keep"]) == sorted(known_recipes())
 
 
 @pytest.mark.parametrize("name", sorted(STORED))
