@@ -1,0 +1,1 @@
+"""Quantization arithmetic in numpy, apart from any file format."""
