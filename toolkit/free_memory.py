@@ -101,11 +101,11 @@ def group_limits(root: Path = ROOT) -> list[FreeMemory]:
     return limits
 
 
-def group_folders(root: Path = ROOT) -> list[tuple[Path, bool]]:
-    """Every control group folder that limits this process's memory, its own first, with whether it is version 2."""
-    own = _own_groups(root)
+def group_folders(root: Path = ROOT, controller: str = "memory") -> list[tuple[Path, bool]]:
+    """Every control group folder whose `controller` limits this process, its own first, with whether it is version 2."""
+    own = _own_groups(root, controller)
     folders = []
-    for mounted_path, mount_point, is_v2 in _group_mounts(root):
+    for mounted_path, mount_point, is_v2 in _group_mounts(root, controller):
         top = root / mount_point.lstrip("/")
         path = PurePosixPath(own.get(is_v2, "/"))
         # In a container the mount shows only a subtree, and the process's path may lie outside of what it shows.
@@ -114,23 +114,23 @@ def group_folders(root: Path = ROOT) -> list[tuple[Path, bool]]:
     return folders
 
 
-def _own_groups(root: Path) -> dict[bool, str]:
+def _own_groups(root: Path, controller: str) -> dict[bool, str]:
     groups = {}
     for line in read_lines(root / "proc/self/cgroup"):
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if not controllers or "memory" in controllers.split(","):
+        if not controllers or controller in controllers.split(","):
             groups[not controllers] = path
     return groups
 
 
-def _group_mounts(root: Path) -> list[tuple[str, str, bool]]:
-    """(path inside the hierarchy, mount point, is version 2) of each mounted hierarchy that may limit memory."""
+def _group_mounts(root: Path, controller: str) -> list[tuple[str, str, bool]]:
+    """(path inside the hierarchy, mount point, is version 2) of each mounted hierarchy that may have the controller."""
     mounts = []
     for line in read_lines(root / "proc/self/mountinfo"):
         left, _, right = line.partition(" - ")
         kind, _, options = (right.split(" ", 2) + ["", ""])[:3]
         fields = left.split()
-        if len(fields) > 4 and (kind == "cgroup2" or (kind == "cgroup" and "memory" in options.replace(" ", ",").split(","))):
+        if len(fields) > 4 and (kind == "cgroup2" or (kind == "cgroup" and controller in options.replace(" ", ",").split(","))):
             mounts.append((fields[3], fields[4], kind == "cgroup2"))
     return mounts
 
