@@ -12,6 +12,7 @@ from converters.architectures import family_of
 from converters.architectures.base import FloatArray
 from converters.safetensors_writer import WeightDtype, write_safetensors
 from converters.spec import ModelSpec
+from converters.stored_blocks import StoredBlocks
 from toolkit.cache import write_error
 from toolkit.manifest import LicenseRecord, SourceRecord
 
@@ -75,6 +76,12 @@ class TensorSource(Protocol):
 
     def blocks(self, name: str) -> Iterator[FloatArray]:
         """The same values as consecutive blocks of rows, so that a large table need not be in memory whole."""
+
+    def stored_kind(self, name: str) -> str | None:
+        """The source's name for the quantized type of a tensor, such as `Q4_1` or `Q6_K`; None for floats. Reads nothing."""
+
+    def stored(self, name: str) -> StoredBlocks | None:
+        """The source's own codes, scales and offsets; None where it has none that `StoredBlocks` can hold (floats, `Q6_K`)."""
 
 
 @dataclass(frozen=True)

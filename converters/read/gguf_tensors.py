@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from converters.architectures.base import Family, FloatArray
 from converters.architectures.decoder import GGUF_TABLES
+from converters.read.gguf_blocks import Blocks, unpack_blocks
 from converters.read.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from converters.read.gguf_types import READABLE
 from converters.spec import ModelSpec
+from converters.stored_blocks import BLOCK_BITS, GROUP_SIZE, StoredBlocks
 from toolkit.errors import BackendUnavailableError, FormatError, UnsupportedModelError
 
 # Rows are dequantized in blocks of about this many float32 bytes: large enough for numpy, small beside any model.
@@ -56,18 +59,41 @@ class GgufFile:
             FormatError: The file shrank since its header was read, or a value is NaN or infinite.
         """
         tensor = self.header.tensors[tensor_name]
-        row_length = tensor.shape[-1]
+        for raw in self._raw_rows(tensor):
+            yield _finite(_dequantized(raw, tensor).reshape(-1, tensor.shape[-1]), self.name, tensor_name)
+
+    def load_blocks(self, tensor_name: str) -> Blocks:
+        """Codes, scales and offsets of one whole tensor, as the file lays it out; its type must be one of `BLOCK_BITS`.
+
+        Raises:
+            FormatError: The file shrank since its header was read, or a scale or offset is NaN or infinite.
+        """
+        tensor = self.header.tensors[tensor_name]
+        n_groups = int(np.prod(tensor.shape, dtype=np.int64)) // GROUP_SIZE
+        whole = Blocks(np.empty((n_groups, GROUP_SIZE), np.uint8), np.empty(n_groups, np.float32), np.empty(n_groups, np.float32))
+        start = 0
+        for raw in self._raw_rows(tensor):
+            part = unpack_blocks(raw, tensor.type.name, tensor.type.block_bytes)
+            rows = slice(start, start + len(part.scales))
+            whole.codes[rows], whole.scales[rows], whole.offsets[rows] = part
+            start = rows.stop
+        _finite(whole.scales, self.name, tensor_name)
+        _finite(whole.offsets, self.name, tensor_name)
+        return whole
+
+    def _raw_rows(self, tensor: GgufTensor) -> Iterator[bytes]:
+        """The bytes of consecutive rows, as many at once as are `BLOCK_BYTES` of float32 (or one)."""
         n_rows = int(np.prod(tensor.shape[:-1], dtype=np.int64))
         row_bytes = tensor.n_bytes // n_rows
-        step = max(1, BLOCK_BYTES // (4 * row_length))
+        step = max(1, BLOCK_BYTES // (4 * tensor.shape[-1]))
         with self.path.open("rb", buffering=0) as stream:
             for start in range(0, n_rows, step):
-                stop = min(start + step, n_rows)
+                n_bytes = (min(start + step, n_rows) - start) * row_bytes
                 stream.seek(tensor.offset + start * row_bytes)
-                raw = stream.read((stop - start) * row_bytes)
-                if len(raw) != (stop - start) * row_bytes:
-                    raise FormatError(f"{self.name} ended while it was read", why=f"{tensor_name} is cut", fix="download it again")
-                yield _finite(_dequantized(raw, tensor).reshape(stop - start, row_length), self.name, tensor_name)
+                raw = stream.read(n_bytes)
+                if len(raw) != n_bytes:
+                    raise FormatError(f"{self.name} ended while it was read", why=f"{tensor.name} is cut", fix="download it again")
+                yield raw
 
 
 def _dequantized(raw: bytes, tensor: GgufTensor) -> FloatArray:
@@ -131,6 +157,25 @@ class GgufTensorSource:
             yield from self.file.blocks(gguf_name)
         else:
             yield self.load(name)
+
+    def stored_kind(self, name: str) -> str | None:
+        """GGUF's name of the block type a tensor is stored in; None for floats."""
+        kind = self.file.header.tensors[self._gguf_names[name]].type
+        return kind.name if kind.block_size > 1 else None
+
+    def stored(self, name: str) -> StoredBlocks | None:
+        """The file's own codes, rows in Hugging Face order; None for a type not in `BLOCK_BITS`."""
+        kind, shape = self.stored_kind(name), self._shapes[name]
+        if kind not in BLOCK_BITS or len(shape) != 2:
+            return None
+
+        def in_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            # All a family does to a matrix is to reorder its rows, so it does the same to what its rows are made of.
+            return np.ascontiguousarray(self.family.from_gguf(gguf_name, array.reshape(shape[0], -1), self.spec)[1])
+
+        gguf_name = self._gguf_names[name]
+        blocks = self.file.load_blocks(gguf_name)
+        return StoredBlocks(kind, BLOCK_BITS[kind], GROUP_SIZE, in_order(blocks.codes), in_order(blocks.scales), in_order(blocks.offsets))
 
 
 def check_tensor_set(file: GgufFile, family: Family, spec: ModelSpec) -> None:

@@ -11,6 +11,7 @@ from converters.architectures.base import FloatArray
 from converters.architectures.decoder import EMBEDDING, LM_HEAD
 from converters.read.json_file import damaged_json, read_json_object
 from converters.read.safetensors_header import StoredTensor, read_safetensors_header
+from converters.stored_blocks import StoredBlocks
 from toolkit.errors import FormatError, UnsupportedModelError
 
 BLOCK_BYTES = 16 * 2**20
@@ -161,6 +162,14 @@ class HfTensorSource:
                         fix="download it again and compare its SHA-256 with the publisher's",
                     )
                 yield block
+
+    def stored_kind(self, name: str) -> str | None:
+        """None: what this reads is stored as floats."""
+        return None
+
+    def stored(self, name: str) -> StoredBlocks | None:
+        """None: what this reads is stored as floats."""
+        return None
 
     def _check_set(self) -> None:
         missing = [name for name in self._shapes if name not in self._tensors]

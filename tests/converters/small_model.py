@@ -70,6 +70,12 @@ class RandomTensors:
     def blocks(self, name: str) -> Iterator[np.ndarray]:
         yield self.load(name)
 
+    def stored_kind(self, name: str) -> str | None:
+        return None
+
+    def stored(self, name: str) -> None:
+        return None
+
 
 def small_checkpoint(*, seed: int = 1, name: str = "small") -> Checkpoint:
     return Checkpoint(
