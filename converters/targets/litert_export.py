@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from converters.targets.litert_signatures import add_signature_without
 from converters.targets.mapped_weights import kept_on_disk, map_weights
 
 SCORE_LENGTH = 128
@@ -69,7 +70,7 @@ def export_float(hf_dir: str, out_dir: str, prefill_lengths: list[int], context_
         output_dir=out_dir,
         work_dir=out_dir,
         task=ExportTask.TEXT_GENERATION,
-        prefill_lengths=prefill_lengths,
+        prefill_lengths=[length for length in prefill_lengths if length != SCORE_LENGTH],
         cache_length=context_length,
         enable_gpu_dynamic_cache=True,
         experimental_lightweight_conversion=True,
@@ -81,6 +82,9 @@ def export_float(hf_dir: str, out_dir: str, prefill_lengths: list[int], context_
     with kept_on_disk(weights), patches.patch_model(source.model, source.text_model_config.model_type, config):
         source.model.set_attn_implementation("lrt_transposed_attention")
         lowered = _convert(_signatures(source, config))
+        if SCORE_LENGTH in prefill_lengths:
+            module = lowered._exporter.module
+            add_signature_without(module, source=score_signature(), output="logits", name=f"prefill_{SCORE_LENGTH}")
         _give_back_memory()
         lowered.export(str(path))
     return {"model": str(path), "cache_length": int(config.cache_length)}
