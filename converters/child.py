@@ -9,49 +9,72 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import toolkit.errors
+from toolkit.cache import cache_directory
 from toolkit.errors import BudgetError, ToolkitError
 
 _running: set[subprocess.Popen[bytes]] = set()
 
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+TIME_LIMIT = "time limit"
 LAST_LOG_LINES = 3
+LAST_LOG_BYTES = 2**16
+MOST_LOGS = 10
 
 
-def run_in_child(function: str, arguments: dict[str, Any], *, what: str) -> dict[str, Any]:
+class ChildDeathError(ToolkitError):
+    """A child ended before it answered.
+
+    Attributes:
+        cause: How, as in "it died of CAUSE": a signal's name, an exit code, or the time limit.
+    """
+
+    def __init__(self, what: str, *, why: str, fix: str, cause: str) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.cause = cause
+
+
+def run_in_child(function: str, arguments: dict[str, Any], *, what: str, timeout_s: float | None = None) -> dict[str, Any]:
     """Call `package.module:function(**arguments)` in a new process and return what it returned.
 
     Arguments and result are JSON data. The child dies with its parent (Linux), and an interrupt ends it at once.
+    What it prints is kept only if it fails without an error of its own, and then in the cache folder.
 
     Args:
         function: Import path, `converters.targets.litert_export:export_float`.
         arguments: Keyword arguments.
         what: What it does, for the error text: "lower the model to LiteRT".
+        timeout_s: The child is ended after so many seconds; None for no limit.
 
     Raises:
         ToolkitError: What the function raised, unchanged if it was a ToolkitError of the function's own.
+        ChildDeathError: The child crashed, left without an answer, or ran out of time.
         BudgetError: The child was killed by SIGKILL, which is what running out of memory looks like.
     """
-    log = Path(tempfile.mkstemp(prefix="ondevice-toolkit-", suffix=".log")[1])
-    with _started(function, arguments, log) as (process, result_end):
-        with os.fdopen(result_end, "rb") as stream:
-            answer = stream.read()
-        code = process.wait()
-    if code or not answer:
-        _explain_death(what, code, log)
-    data: dict[str, Any] = json.loads(answer)
-    if "error" in data:
-        _raise_again(what, data["error"], log)
-    log.unlink()
+    with tempfile.TemporaryFile() as log, _started(function, arguments, log) as (process, result_end):
+        with _ended_after(timeout_s, process) as is_late:
+            with os.fdopen(result_end, "rb") as stream:
+                answer = stream.read()
+            code = process.wait()
+        if code and is_late.is_set():
+            why, fix = f"it took longer than {timeout_s:g} s", "try again on a machine with less to do"
+            raise ChildDeathError(f"could not {what}: it was ended", why=why, fix=fix, cause=TIME_LIMIT)
+        if code or not answer:
+            _explain_death(what, code, log)
+        data: dict[str, Any] = json.loads(answer)
+        if "error" in data:
+            _raise_again(what, data["error"], log)
     result: dict[str, Any] = data["result"]
     return result
 
@@ -63,11 +86,10 @@ def end_children() -> None:
 
 
 @contextmanager
-def _started(function: str, arguments: dict[str, Any], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _started(function: str, arguments: dict[str, Any], log: BinaryIO) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     result_end, child_end = os.pipe()
     command = [sys.executable, "-m", "converters.child", function, str(child_end), str(os.getpid())]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stream, stderr=stream, pass_fds=(child_end,), env=_environment())
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=(child_end,), env=_environment())
     os.close(child_end)
     _running.add(process)
     try:
@@ -84,36 +106,68 @@ def _started(function: str, arguments: dict[str, Any], log: Path) -> Iterator[tu
         _running.discard(process)
 
 
+@contextmanager
+def _ended_after(timeout_s: float | None, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
+    """Kill a process that outlives its time; the event tells that it did."""
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(timeout_s or 0.0, end)
+    timer.daemon = True
+    if timeout_s is not None:
+        timer.start()
+    try:
+        yield is_late
+    finally:
+        timer.cancel()
+
+
 def _environment() -> dict[str, str]:
     """The parent's environment; imports find the same packages, and no library asks the network about a local file."""
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def _explain_death(what: str, code: int, log: Path) -> NoReturn:
+def _explain_death(what: str, code: int, log: BinaryIO) -> NoReturn:
     if code == -signal.SIGKILL:
-        log.unlink()
         raise BudgetError(
             f"could not {what}: the process was killed",
             why="it got SIGKILL; with no other program killing it, that is the system running out of memory",
             fix="close other programs, or convert with --max-memory to take the leaner path",
         )
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    fix = f"read {log}, which holds its whole output"
-    raise ToolkitError(f"could not {what}: the process died of {name}", why=_last_lines(log), fix=fix)
+    why = _last_lines(log)
+    raise ChildDeathError(f"could not {what}: the process died of {name}", why=why, fix=_read_log(log, "its whole output"), cause=name)
 
 
-def _raise_again(what: str, error: dict[str, Any], log: Path) -> NoReturn:
+def _raise_again(what: str, error: dict[str, Any], log: BinaryIO) -> NoReturn:
     kind = getattr(toolkit.errors, error["kind"], None)
     if isinstance(kind, type) and issubclass(kind, ToolkitError):
-        log.unlink()
         raise kind(error["what"], why=error["why"], fix=error["fix"])
-    raise ToolkitError(f"could not {what}", why=f"{error['kind']}: {error['what']}", fix=f"read {log}, which holds the traceback")
+    raise ToolkitError(f"could not {what}", why=f"{error['kind']}: {error['what']}", fix=_read_log(log, "the traceback"))
 
 
-def _last_lines(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def _last_lines(log: BinaryIO) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_LOG_BYTES))
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-LAST_LOG_LINES:]) or "it printed nothing"
+
+
+def _read_log(log: BinaryIO, holds: str) -> str:
+    """Keep a child's output among the last few in the cache folder; returns the advice to read it."""
+    log.seek(0)
+    try:
+        folder = cache_directory("logs")
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="child-", suffix=".log", delete=False) as kept:
+            shutil.copyfileobj(log, kept)
+        for old in sorted(folder.glob("child-*.log"), key=lambda path: path.stat().st_mtime_ns)[:-MOST_LOGS]:
+            old.unlink(missing_ok=True)
+    except (OSError, ToolkitError):
+        return "run it again with --debug, and with a cache folder that can be written to, where its output is kept"
+    return f"read {kept.name}, which holds {holds}"
 
 
 def _main(function: str, result_fd: int, parent_pid: int) -> None:

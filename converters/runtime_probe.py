@@ -15,15 +15,19 @@ from typing import Any
 
 from converters.checkpoint import Piece
 from converters.child import run_in_child
+from converters.confinement import confine
 from converters.litertlm import PackagedTokenizer, pack_litertlm
 from converters.probe_model import build_probe_model
 from converters.sentencepiece_model import PieceType, Vocabulary, build_sentencepiece
+from converters.template_source import check_length
+from converters.template_texts import ANSWER, Message
 from toolkit.errors import BackendUnavailableError
 
-ANSWER = "A"
 _STOP = "<stop>"
 _CONTEXT_LENGTH = 4096
-Message = dict[str, Any]
+CPU_S = 30.0  # all its threads together
+MEMORY_BYTES = 4 * 2**30  # address space: the runtime reserves far more than it uses
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ def render_runtime(template: str, conversations: Sequence[Sequence[Message]], di
 
     Raises:
         BackendUnavailableError: The runtime is not installed.
-        ToolkitError: The runtime died.
+        ChildDeathError: The runtime died, or took too much time or memory.
+        FormatError: A text came out far too long.
     """
     from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
@@ -102,7 +107,8 @@ def _ask(
         model, package = Path(folder, "probe.tflite"), Path(folder, "probe.litertlm")
         model.write_bytes(build_probe_model(vocab_size, answer_id, stop_id, context_length=_CONTEXT_LENGTH))
         pack_litertlm(package, model, tokenizer, metadata.SerializeToString())
-        answers = run_in_child("converters.runtime_probe:answer", {"package": str(package), **request}, what="ask the LiteRT-LM runtime")
+        arguments = {"package": str(package), "cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES, **request}
+        answers = run_in_child("converters.runtime_probe:answer", arguments, what="ask the LiteRT-LM runtime", timeout_s=TIMEOUT_S)
     return RuntimeAnswers(
         rendered=tuple(Rendered(**entry) for entry in answers["rendered"]),
         dialogues=tuple(Dialogue(tuple(entry["prompts"]), entry["error"]) for entry in answers["dialogues"]),
@@ -112,7 +118,12 @@ def _ask(
 
 
 def answer(
-    package: str, conversations: Sequence[list[Message]] = (), dialogues: Sequence[list[str]] = (), texts: Sequence[str] = ()
+    package: str,
+    cpu_s: float,
+    memory_bytes: int,
+    conversations: Sequence[list[Message]] = (),
+    dialogues: Sequence[list[str]] = (),
+    texts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The child's part: open the package and answer everything asked. Arguments and result are JSON data."""
     try:
@@ -121,6 +132,7 @@ def answer(
         raise BackendUnavailableError(
             "the LiteRT-LM runtime cannot be asked", why=f"{error.name} is not installed", fix="pip install 'ondevice-toolkit[convert]'"
         ) from error
+    confine(cpu_s=cpu_s, memory_bytes=memory_bytes)
     with litert_lm.Engine(package, max_num_tokens=_CONTEXT_LENGTH, cache_dir=":nocache") as engine:
         token_ids = [engine.tokenize(text) for text in texts]
         return {
@@ -158,5 +170,6 @@ def _render_next(engine: Any, conversation: Any, message: Message) -> tuple[str,
     library.litert_lm_get_last_error_message.restype = ctypes.c_char_p
     library.litert_lm_clear_last_error()
     text = conversation.render_message_to_string(message)
+    check_length(text, "one conversation rendered by the LiteRT-LM runtime")
     complaint = library.litert_lm_get_last_error_message()
     return text, " ".join(complaint.decode(errors="replace").split())[:300] if complaint else ""

@@ -7,16 +7,13 @@ added. The rewritten template meets all four; rendering by the runtime itself de
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from converters.jinja_dialect import parse_template, quoted, write_template
-from converters.runtime_probe import ANSWER, RuntimeAnswers, render_runtime
-from converters.template_texts import CONVERSATIONS, DIALOGUES, Message
-from toolkit.errors import FidelityError
-
-_MARK = "the-next-user-turn"
+from converters.runtime_probe import RuntimeAnswers, render_runtime
+from converters.template_source import ask_source, death_blamed_on_template
+from converters.template_texts import ANSWER, CONVERSATIONS, DIALOGUES
+from toolkit.errors import FidelityError, FormatError
 
 
 @dataclass(frozen=True)
@@ -53,120 +50,45 @@ def package_template(
         stop_texts: The texts of the tokens that end an answer.
 
     Raises:
-        FormatError: The template is no valid Jinja, or has a statement the runtime has no counterpart for.
+        FormatError: The template is no valid Jinja, has a statement the runtime has no counterpart for, ignores the
+            messages, or takes too much time or memory.
         FidelityError: A conversation is rendered differently; `why` holds the difference.
         BackendUnavailableError: The runtime that has to prove it is not installed.
     """
     if chat_template is None or not chat_template.strip():
         return PackagedTemplate(False, None)
     tokens = {name: text for name, text in (special_tokens or {}).items() if name in chat_template}
-    expected = [render_transformers(chat_template, messages, tokens) for messages in CONVERSATIONS]
-    boundary = _turn_boundary(chat_template, tokens, stop_texts)
-    notes: list[str] = []
-    template = translate_template(chat_template, tokens, boundary, notes)
-    answers = render_runtime(template, CONVERSATIONS, DIALOGUES)
-    _require_equal(expected, answers)
-    exact = _has_exact_turns(chat_template, tokens, stop_texts, answers)
-    if not any(expected):
+    source = ask_source(chat_template, tokens, stop_texts)
+    if not any(source.rendered):
         raise FidelityError(
             "the checkpoint's chat template renders no conversation",
             why="it refuses, or renders empty, all of the fixed conversations",
             fix="remove chat_template from the checkpoint to convert a base model",
         )
-    return PackagedTemplate(True, template, tuple(notes), sum(text is not None for text in expected), exact)
+    _require_messages(source.rendered)
+    with death_blamed_on_template("the LiteRT-LM runtime"):
+        answers = render_runtime(source.template, CONVERSATIONS, DIALOGUES)
+    _require_equal(source.rendered, answers)
+    exact = _has_exact_turns(source.dialogues, stop_texts, answers)
+    return PackagedTemplate(True, source.template, source.rewrites, sum(text is not None for text in source.rendered), exact)
 
 
-def translate_template(chat_template: str, special_tokens: Mapping[str, str], boundary: str | None, notes: list[str]) -> str:
-    """Write a template in the runtime's Jinja, without proof.
+def _require_messages(rendered: Sequence[str | None]) -> None:
+    """Refuse a template that says the same whatever the messages are, so that no model could answer them.
 
-    Args:
-        chat_template: For jinja2, as `apply_chat_template` takes it.
-        special_tokens: Bound as variables, since the runtime leaves them empty.
-        boundary: What `package_template` found between an answer's stop token and the next user's text, where a conversation that
-            ends with an answer has to be cut; None to leave it as rendered.
-        notes: Each kind of change is appended, in words.
+    Raises:
+        FormatError: It does.
     """
-    notes.append("content parts are joined to text")
-    lines = [f"{{%- set {name} = {quoted(text)} -%}}" for name, text in special_tokens.items()]
-    lines += [f"{{%- set {name} = ({name} if {name} is defined else none) -%}}" for name in ("tools", "documents")]
-    lines += _FLATTEN.strip().splitlines()
-    if special_tokens:
-        notes.append("special tokens are bound to their texts")
-    written = write_template(parse_template(chat_template), notes=notes)
-    if boundary is None:
-        return "\n".join([*lines, written])
-    notes.append("what follows an answer's stop token is fed with the next turn")
-    before, after = _CUT_BEFORE.replace("$MARK", quoted(_MARK)), _CUT_AFTER.replace("$BOUNDARY", quoted(boundary + _MARK))
-    return "\n".join([*lines, before.strip(), written, after.strip()])
-
-
-_FLATTEN = """
-{%- set _flat = namespace(messages=[], text="") -%}
-{%- for message in messages -%}
-  {%- if message.content is string or message.content is undefined or message.content == none -%}
-    {%- set _flat.messages = _flat.messages + [message] -%}
-  {%- else -%}
-    {%- set _flat.text = "" -%}
-    {%- for part in message.content -%}
-      {%- if part.type == "text" -%}
-        {%- set _flat.text = _flat.text ~ part.text -%}
-      {%- elif part.type == "tool_response" -%}
-        {%- set _flat.text = _flat.text ~ (part.response if part.response is string else part.response|tojson) -%}
-      {%- else -%}
-        {{- raise_exception("this model takes text only, a message has a part of type " ~ part.type) -}}
-      {%- endif -%}
-    {%- endfor -%}
-    {%- set _flat.messages = _flat.messages + [dict(message, content=_flat.text)] -%}
-  {%- endif -%}
-{%- endfor -%}
-{%- set messages = _flat.messages -%}
-"""
-
-# A conversation that ends with an answer is rendered with a user turn after it and cut where that turn begins.
-_CUT_BEFORE = """
-{%- set _is_open = (messages and not add_generation_prompt and messages[-1].role == "assistant") -%}
-{%- if _is_open -%}
-  {%- set messages = messages + [{"role": "user", "content": $MARK}] -%}
-{%- endif -%}
-{%- set _whole -%}
-"""
-_CUT_AFTER = """
-{%- endset -%}
-{{- ((_whole|split($BOUNDARY)|list)[0] if _is_open else _whole) -}}
-"""
-
-
-def render_transformers(
-    chat_template: str, messages: Sequence[Message], special_tokens: Mapping[str, str], *, add_generation_prompt: bool = True
-) -> str | None:
-    """What `apply_chat_template` makes of a conversation; None if the template refuses it (raise_exception, or an error of its own)."""
-    from jinja2 import TemplateError
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    try:
-        rendered, _ = render_jinja_template(
-            conversations=[list(messages)], chat_template=chat_template, add_generation_prompt=add_generation_prompt, **special_tokens
+    if len(texts := {text for text in rendered if text is not None}) == 1:
+        raise FormatError(
+            "the checkpoint's chat template ignores the messages",
+            why=f"all fixed conversations are rendered as {_short(texts.pop())}",
+            fix="correct chat_template in the checkpoint, or remove it to convert a base model",
         )
-    except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return None
-    return str(rendered[0])
 
 
-def _turn_boundary(chat_template: str, tokens: Mapping[str, str], stop_texts: Sequence[str]) -> str | None:
-    """The text between an answer's stop token and the next user's text, if a conversation that ends with the answer must be cut there."""
-    turn: list[Message] = [{"role": "user", "content": "u"}, {"role": "assistant", "content": ANSWER}]
-    ended = render_transformers(chat_template, turn, tokens, add_generation_prompt=False)
-    going_on = render_transformers(chat_template, [*turn, {"role": "user", "content": _MARK}], tokens)
-    if ended is None or going_on is None or _MARK not in going_on:
-        return None
-    history = going_on[: going_on.index(_MARK)]
-    for stop in sorted(stop_texts, key=len, reverse=True):
-        at = history.rfind(ANSWER)
-        after = history[at + len(ANSWER) :]
-        if stop and stop in after:
-            boundary = after[after.index(stop) + len(stop) :]
-            return None if ended == history[: len(history) - len(boundary)] else boundary
-    return None
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."
 
 
 def _require_equal(expected: Sequence[str | None], answers: RuntimeAnswers) -> None:
@@ -188,23 +110,18 @@ def _require_equal(expected: Sequence[str | None], answers: RuntimeAnswers) -> N
 
 
 def _difference(want: str, got: str) -> str:
-    matcher = difflib.SequenceMatcher(None, want, got, autojunk=False)
-    _, i1, i2, j1, j2 = next(code for code in matcher.get_opcodes() if code[0] != "equal")
-    return f"after {want[max(0, i1 - 30) : i1]!r} expected {want[i1 : i2 + 20]!r}, got {got[j1 : j2 + 20]!r}"
+    at = next((index for index, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))
+    return f"after {want[max(0, at - 30) : at]!r} expected {want[at : at + 40]!r}, got {got[at : at + 40]!r}"
 
 
-def _has_exact_turns(chat_template: str, tokens: Mapping[str, str], stop_texts: Sequence[str], answers: RuntimeAnswers) -> bool:
+def _has_exact_turns(dialogues: Sequence[str | None], stop_texts: Sequence[str], answers: RuntimeAnswers) -> bool:
     """Whether prompt, answer, stop token, prompt, ... of each dialogue read like the whole conversation.
 
     Raises:
         FidelityError: A dialogue that the checkpoint's template renders breaks off in the runtime.
     """
     is_exact = True
-    for sent, dialogue in zip(DIALOGUES, answers.dialogues, strict=True):
-        whole: list[Message] = []
-        for text in sent:
-            whole += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
-        want = render_transformers(chat_template, whole[:-1], tokens)
+    for sent, want, dialogue in zip(DIALOGUES, dialogues, answers.dialogues, strict=True):
         if want is None:
             continue
         if dialogue.error:

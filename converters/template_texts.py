@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Message = dict[str, Any]
+ANSWER = "A"  # what the probe model answers, and what stands for an answer in a rendered dialogue
 
 _LONG = "The third pump was checked at 08:40; pressure 4.1 bar, no leak, bearing warm. " * 60
 

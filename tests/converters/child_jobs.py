@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from converters.confinement import confine
 from toolkit.errors import FormatError
 
 
@@ -39,3 +40,14 @@ def wait_forever(note: str) -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     time.sleep(60)
     return {}
+
+
+def count_for_ever(cpu_s: float) -> dict[str, Any]:
+    confine(cpu_s=cpu_s, memory_bytes=2**30)
+    while True:
+        pass
+
+
+def fill(n_bytes: int, memory_bytes: int) -> dict[str, Any]:
+    confine(cpu_s=60, memory_bytes=memory_bytes)
+    return {"n_bytes": len(bytes(n_bytes))}

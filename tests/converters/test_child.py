@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from converters.child import run_in_child
+from converters.child import MOST_LOGS, TIME_LIMIT, ChildDeathError, run_in_child
 from toolkit.errors import BudgetError, FormatError, ToolkitError
 
 JOBS = "tests.converters.child_jobs"
@@ -30,22 +31,22 @@ def test_an_error_made_for_users_comes_back_as_it_was_raised() -> None:
     assert (caught.value.what, caught.value.why, caught.value.fix) == ("the thing is damaged", "3 bytes are missing", "get it again")
 
 
-def test_a_defect_names_itself_and_the_log_with_its_traceback() -> None:
+def test_a_defect_names_itself_and_the_log_with_its_traceback(own_folders: Path) -> None:
     with pytest.raises(ToolkitError, match="could not stumble") as caught:
         run_in_child(f"{JOBS}:stumble", {}, what="stumble")
     assert caught.value.why.startswith("KeyError")
     log = Path(caught.value.fix.split()[1].rstrip(","))
+    assert log.parent == own_folders / "cache/logs"
     assert "Traceback" in log.read_text()
-    log.unlink()
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
-def test_a_child_that_crashes_is_reported_with_signal_and_last_words(number: signal.Signals) -> None:
-    with pytest.raises(ToolkitError) as caught:
+def test_a_child_that_crashes_is_reported_with_signal_and_last_words(number: signal.Signals, own_folders: Path) -> None:
+    with pytest.raises(ChildDeathError) as caught:
         run_in_child(f"{JOBS}:die", {"signal_number": int(number)}, what="parse")
     assert f"died of {number.name}" in caught.value.what
+    assert caught.value.cause == number.name
     assert "last words" in caught.value.why
-    Path(caught.value.fix.split()[1].rstrip(",")).unlink()
 
 
 def test_a_killed_child_is_a_matter_of_memory() -> None:
@@ -54,7 +55,32 @@ def test_a_killed_child_is_a_matter_of_memory() -> None:
     assert "--max-memory" in caught.value.fix
 
 
-def test_a_child_that_leaves_without_an_answer_is_an_error() -> None:
+def test_a_child_that_takes_too_long_is_ended(own_folders: Path) -> None:
+    with pytest.raises(ChildDeathError, match="could not wait") as caught:
+        run_in_child(f"{JOBS}:wait_forever", {"note": str(own_folders / "pid")}, what="wait", timeout_s=3)
+    assert caught.value.cause == TIME_LIMIT and "longer than 3 s" in caught.value.why
+    assert not _runs(int((own_folders / "pid").read_text()))
+
+
+def test_nothing_is_left_in_the_temporary_folder_and_ten_logs_in_the_cache(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = own_folders / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for _ in range(12):
+        with pytest.raises(ToolkitError):
+            run_in_child(f"{JOBS}:leave", {"code": 3}, what="leave")
+    assert list(temporary.iterdir()) == []
+    assert len(list((own_folders / "cache/logs").iterdir())) == MOST_LOGS
+
+
+def test_a_log_that_cannot_be_kept_does_not_hide_the_error(own_folders: Path) -> None:
+    (own_folders / "cache").write_text("a file in the way")
+    with pytest.raises(ToolkitError, match="could not leave: the process died of exit code 3") as caught:
+        run_in_child(f"{JOBS}:leave", {"code": 3}, what="leave")
+    assert "cache folder" in caught.value.fix
+
+
+def test_a_child_that_leaves_without_an_answer_is_an_error(own_folders: Path) -> None:
     for code in (0, 3):
         with pytest.raises(ToolkitError, match=f"exit code {code}"):
             run_in_child(f"{JOBS}:leave", {"code": code}, what="leave")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from converters.jinja_dialect import parse_template, quoted, write_template
 from converters.runtime_probe import render_runtime
-from converters.template import render_transformers
+from converters.template_source import render_transformers
 from toolkit.errors import FormatError
 
 MESSAGES = [{"role": "user", "content": " Ab,c\n"}]

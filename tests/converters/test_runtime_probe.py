@@ -43,5 +43,5 @@ def test_a_tokenizer_the_runtime_cannot_read_is_an_error_and_not_a_crash() -> No
 def test_a_missing_runtime_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "litert_lm", None)
     with pytest.raises(BackendUnavailableError) as caught:
-        answer("nowhere.litertlm")
+        answer("nowhere.litertlm", cpu_s=1, memory_bytes=2**30)
     assert "litert_lm" in caught.value.why and "pip install" in caught.value.fix

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from converters import template as module
+from converters import template_source
 from converters.runtime_probe import render_runtime
-from converters.template import PackagedTemplate, package_template, render_transformers, translate_template
+from converters.template import PackagedTemplate, package_template
+from converters.template_source import render_transformers
 from converters.template_texts import CONVERSATIONS
+from converters.template_translation import translate_template
 from tests.converters.chat_templates import CHATML, EXAMPLES, INSTRUCTIONS, PYTHON, THINKING, TURNS, Example
 from toolkit.errors import FidelityError, FormatError
 
@@ -36,7 +39,8 @@ def test_one_changed_constant_anywhere_in_the_output_is_found(name: str, monkeyp
         assert changed != written
         return changed
 
-    monkeypatch.setattr(module, "translate_template", mutant)
+    monkeypatch.setattr(template_source, "translate_template", mutant)
+    monkeypatch.setattr(module, "ask_source", template_source.answer)
     with pytest.raises(FidelityError, match="does not say in the LiteRT-LM runtime") as caught:
         packaged(EXAMPLES[name])
     assert "expected" in caught.value.why and "got" in caught.value.why
@@ -50,12 +54,14 @@ def test_the_checkpoints_template_unchanged_would_fail_in_the_runtime() -> None:
 
 def test_without_the_cut_a_dialogue_loses_what_follows_the_stop_token(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packaged(CHATML).exact_turns
-    monkeypatch.setattr(module, "_turn_boundary", lambda *_: None)
+    monkeypatch.setattr(template_source, "turn_boundary", lambda *_: None)
+    monkeypatch.setattr(module, "ask_source", template_source.answer)
     assert not packaged(CHATML).exact_turns
 
 
 def test_without_the_cut_a_template_that_rewrites_history_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_turn_boundary", lambda *_: None)
+    monkeypatch.setattr(template_source, "turn_boundary", lambda *_: None)
+    monkeypatch.setattr(module, "ask_source", template_source.answer)
     with pytest.raises(FidelityError, match="dialogue breaks off") as caught:
         packaged(THINKING)
     assert "message 2 of 3" in caught.value.why and "\n" not in caught.value.why
@@ -79,7 +85,8 @@ def test_a_refusal_the_runtime_does_not_share_is_a_difference(monkeypatch: pytes
     def tolerant(*arguments: object) -> str:
         return translate_template(*arguments).replace("raise_exception(", "dict(x=")  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "translate_template", tolerant)
+    monkeypatch.setattr(template_source, "translate_template", tolerant)
+    monkeypatch.setattr(module, "ask_source", template_source.answer)
     with pytest.raises(FidelityError) as caught:
         packaged(INSTRUCTIONS)
     assert "apply_chat_template refuses it" in caught.value.why
@@ -119,6 +126,13 @@ def test_a_statement_without_counterpart_is_refused_by_name(statement: str) -> N
 def test_a_template_that_refuses_everything_is_no_chat_template() -> None:
     with pytest.raises(FidelityError, match="renders no conversation"):
         package_template("{{ raise_exception('never') }}")
+
+
+@pytest.mark.parametrize("constant", ["hello", "{{ 'hello' }}", "hello{% if add_generation_prompt %}, A:{% endif %}"])
+def test_a_template_that_ignores_the_messages_is_refused(constant: str) -> None:
+    with pytest.raises(FormatError, match="ignores the messages") as caught:
+        package_template(constant)
+    assert "'hello" in caught.value.why
 
 
 def test_the_notes_say_what_was_changed() -> None:
