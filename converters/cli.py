@@ -14,21 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from converters.recipe import known_recipes
+from converters.table import bundle_table
 from converters.targets import TARGETS
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.units import format_bytes, parse_bytes
+from toolkit.units import parse_bytes
 
 if TYPE_CHECKING:
-    from converters.request import BundleReport, ConvertRequest, ConvertResult
+    from converters.request import ConvertRequest
 
 INTERRUPTED = 130
-_COLUMNS = ("bundle", "size", "bits/weight", "KL mean", "KL p99", "top-1", "ppl ratio", "verdict")
 _EXAMPLES = """\
 examples:
   convert smollm2-135m-instruct
   convert ./my-model --recipe fp16,int8,int4-g32 --context 4096 --out bundles
   convert model.gguf --recipe int8 --json
   convert gemma-3-270m-it --accept-license gemma --recipe int4-g32 --max-kl 0.6
+  convert --batch jobs.toml
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 budget, 4 bad file, 5 dependency missing, 6 fidelity gate, 130 interrupted
 """
@@ -48,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help="directory | file.gguf | hf:org/repo[@rev] | pypi:dist==version | a catalog name")
+    sources = "directory | file.gguf | hf:org/repo[@rev] | pypi:dist==version | a catalog name"
+    parser.add_argument("source", metavar="SOURCE", nargs="?", help=sources)
     parser.add_argument(
         "--to", metavar="TARGETS", default="litert", help=f"targets, comma separated: {', '.join(TARGETS)} (default: litert)"
     )
@@ -70,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--force", action="store_true", help="replace bundles that exist")
     parser.add_argument("--resume", action="store_true", help="go on from the last stage an interrupted run finished")
     parser.add_argument("--accept-license", metavar="NAME", help="accept the terms of a model that asks for it, e.g. gemma")
+    parser.add_argument("--batch", metavar="FILE", type=Path, help="run every [[job]] of a TOML file instead of one SOURCE")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run the jobs of --batch on a Ray cluster, e.g. auto or 10.0.0.5:6379")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -81,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         _interrupt_on_termination()
+        if options.batch is not None or options.ray is not None:
+            return _run_batch(options)
         return _convert(_request(options), is_json=is_json, is_debug=is_debug)
     except KeyboardInterrupt:
         interrupted = ToolkitError(
@@ -101,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _request(options: argparse.Namespace) -> ConvertRequest:
     from converters.request import ConvertRequest
 
+    if options.source is None:
+        raise UsageError("convert needs a SOURCE", why="neither a source nor --batch FILE was given", fix="convert smollm2-135m-instruct")
     return ConvertRequest(
         source=options.source,
         targets=_names(options.to),
@@ -140,10 +148,43 @@ def _convert(request: ConvertRequest, *, is_json: bool, is_debug: bool) -> int:
     if is_json:
         print(json.dumps(result.as_dict(), ensure_ascii=False))
     else:
-        _print_table(result)
+        print("\n".join(bundle_table([report.as_dict() for report in result.bundles])))
     for error in result.errors:
         _print_error(error, is_debug=is_debug)
     return result.exit_code
+
+
+def _run_batch(options: argparse.Namespace) -> int:
+    """Run a batch file; stdout gets one table, or one JSON object with `jobs` and all their `bundles`."""
+    from converters.batch import exit_code, read_jobs, run_here
+
+    if options.batch is None:
+        why = "one conversion is not spread over machines"
+        raise UsageError("--ray needs --batch", why=why, fix="convert --batch jobs.toml --ray auto")
+    if options.source is not None:
+        why = f"{options.source} and {options.batch} were given"
+        raise UsageError("give a SOURCE or --batch, not both", why=why, fix="name it in a [[job]]")
+    jobs = read_jobs(options.batch)
+    if options.ray is None:
+        runner = run_here
+    else:
+        from converters.ray_runner import on_ray
+
+        runner = on_ray(options.ray)
+    results = []
+    for result in runner(jobs):
+        results.append(result)
+        outcome = "done" if result.exit_code == 0 else f"exit code {result.exit_code}"
+        print(f"{len(results)} of {len(jobs)} jobs: {result.job.source} {' '.join(result.job.options)}: {outcome}", file=sys.stderr)
+    bundles = [bundle for result in results for bundle in result.printed.get("bundles", ())]
+    if options.json:
+        print(json.dumps({"jobs": [result.as_dict() for result in results], "bundles": bundles}, ensure_ascii=False))
+    else:
+        print("\n".join(bundle_table(bundles)))
+        for result in results:
+            if "bundles" not in result.printed:
+                print(f"{result.job.source}: {result.printed['error']['what']}: {result.printed['error']['why']}", file=sys.stderr)
+    return exit_code(results)
 
 
 @contextlib.contextmanager
@@ -173,30 +214,6 @@ def _print_error(error: ToolkitError, *, is_debug: bool) -> None:
         traceback.print_exception(error)
     else:
         print(error, file=sys.stderr)
-
-
-def _print_table(result: ConvertResult) -> None:
-    rows = [_COLUMNS, *(_row(report) for report in result.bundles)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)), row[-1]]
-        print("  ".join(cells))
-
-
-def _row(report: BundleReport) -> tuple[str, ...]:
-    fidelity = report.fidelity
-    figures = ("-",) * 4
-    if fidelity is not None:
-        figures = (
-            f"{fidelity.kl_mean:z.4f}",
-            f"{fidelity.kl_p99:z.3f}",
-            f"{100 * fidelity.top1_agreement:.1f} %",
-            f"{fidelity.perplexity_ratio:.4f}",
-        )
-    size = "-" if report.bytes is None else format_bytes(report.bytes)
-    bits = "-" if report.bits_per_weight is None else f"{report.bits_per_weight:.2f}"
-    verdict = report.verdict if report.is_new else f"{report.verdict} (there already)"
-    return (str(report.path or report.name), size, bits, *figures, verdict)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from converters.request import BundleReport, ConvertRequest, ConvertResult
 from converters.resources import check_disk, choose_memory_path
 from converters.stages import WorkFolder
 from converters.targets.base import ConvertOptions
-from toolkit.errors import UsageError
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -95,24 +95,49 @@ class _Conversion:
 
     def run(self) -> ConvertResult:
         options = self._options()
-        for target in self.targets:
-            for recipe in self.recipes:
-                recipe.require_one_table(is_tied=self.checkpoint.spec.tie_embeddings)
-            target.check(self.checkpoint, self.recipes, options)
+        refused = self._refused(options)
         root = self.parts.work_root() / self.checkpoint.content_hash[:32]
         with explained(f"use the work folder {root}", root):
             work = WorkFolder(root, forget=None if self.request.resume else _is_resumable)
         reports: list[BundleReport] = []
         try:
-            jobs = self._jobs(options, work)
+            jobs = self._jobs(options, work, refused)
             there = {job.name: report for job in jobs if (report := self._already_there(job)) is not None}
             todo = self._within_budget([job for job in jobs if job.name not in there], work)
             made = dict(zip((job.name for job in todo), self._make(todo), strict=True))
-            reports = [there[job.name] if job.name in there else made[job.name] for job in jobs]
+            done = {(report.target, report.recipe): report for report in (there | made).values()}
+            done |= {(target, recipe): self._report_refused(target, recipe, error) for (target, recipe), error in refused.items()}
+            reports = [done[target.name, recipe.name] for target in self.targets for recipe in self.recipes]
         finally:
             is_done = bool(reports) and all(report.error is None for report in reports)
             work.leave(drop=_is_resumable if is_done else None)
         return ConvertResult(tuple(reports))
+
+    def _refused(self, options: ConvertOptions) -> dict[tuple[str, str], ToolkitError]:
+        """(target, recipe) -> why that target cannot write it. Raised instead when nothing else was asked for.
+
+        A wrong word of one target's recipe must not cost the user the other target's bundle; with one target there is
+        nothing to save, and a command that is half wrong is better refused whole.
+        """
+        refused: dict[tuple[str, str], ToolkitError] = {}
+        for target in self.targets:
+            for recipe in self.recipes:
+                try:
+                    recipe.require_one_table(is_tied=self.checkpoint.spec.tie_embeddings)
+                    target.check(self.checkpoint, [recipe], options)
+                    target.promise(self.checkpoint, recipe)
+                except ToolkitError as error:
+                    if len(self.targets) == 1:
+                        raise
+                    refused[target.name, recipe.name] = error
+        if refused and len(refused) == len(self.targets) * len(self.recipes):
+            raise next(iter(refused.values()))
+        for refusal in refused.values():
+            self.progress.note(refusal.what)
+        return refused
+
+    def _report_refused(self, target: str, recipe: str, error: ToolkitError) -> BundleReport:
+        return BundleReport(f"{self.checkpoint.name}-{target}-{recipe}", target, recipe, None, None, None, None, "error", error=error)
 
     def _make(self, jobs: Sequence[Job]) -> list[BundleReport]:
         """Run the jobs: one by one where memory is tight, else two at a time, with the checkpoint answering during lowering."""
@@ -141,12 +166,13 @@ class _Conversion:
         fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
         return replace(options, prefill_lengths=fitting)
 
-    def _jobs(self, options: ConvertOptions, work: WorkFolder) -> list[Job]:
+    def _jobs(self, options: ConvertOptions, work: WorkFolder, refused: Collection[tuple[str, str]]) -> list[Job]:
         shared = Shared(self.request, self.parts, self.progress, self.out, self.checkpoint, work)
         return [
             Job(shared, target, recipe, options, target.promise(self.checkpoint, recipe))
             for target in self.targets
             for recipe in self.recipes
+            if (target.name, recipe.name) not in refused
         ]
 
     def _already_there(self, job: Job) -> BundleReport | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,24 +85,44 @@ def compute_reference(hf_dir: str, folder: str, windows: list[list[int]], prompt
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(hf_dir, dtype=torch.float32, attn_implementation="eager").eval()
-    place = Path(folder)
+    with torch.inference_mode():
+        blocks = (block for window in windows for block in _window_logits(model, window))
+        greedy_ids = partial(_greedy, model, prompt_ids)
+        return {"vocab_size": write_reference(Path(folder), blocks, windows, prompt_ids=prompt_ids, greedy_ids=greedy_ids)}
+
+
+def write_reference(
+    place: Path, blocks: Iterable[Logits], windows: list[list[int]], *, prompt_ids: list[int], greedy_ids: Callable[[], list[int]]
+) -> int:
+    """Write `logits.f32` first and `reference.json` last, each renamed into place, so a reference is there whole or not.
+
+    Args:
+        place: Existing folder.
+        blocks: Logits of all windows in order, (n_positions, vocab_size) each.
+        windows: The token ids that were asked.
+        prompt_ids: Where greedy generation starts.
+        greedy_ids: Gives what follows; called when the logits are written.
+
+    Returns:
+        Columns of the logits.
+    """
     building = place / f".{LOGITS_NAME}.{os.getpid()}"
     vocab_size = 0
     digest = hashlib.sha256()
-    with torch.inference_mode(), building.open("wb") as stream:
-        for window in windows:
-            for logits in _window_logits(model, window):
-                vocab_size = logits.shape[-1]
-                stream.write(logits.data)
-                digest.update(logits.data)
-        greedy_ids = _greedy(model, prompt_ids)
+    with building.open("wb") as stream:
+        for logits in blocks:
+            vocab_size = logits.shape[-1]
+            data = np.ascontiguousarray(logits).data
+            stream.write(data)
+            digest.update(data)
+    greedy = greedy_ids()
     building.replace(place / LOGITS_NAME)
-    meta = Reference(place, tuple(map(tuple, windows)), vocab_size, tuple(prompt_ids), tuple(greedy_ids))
-    data = {name: value for name, value in asdict(meta).items() if name != "folder"} | {"sha256": digest.hexdigest()}
+    meta = Reference(place, tuple(map(tuple, windows)), vocab_size, tuple(prompt_ids), tuple(greedy))
+    facts = {name: value for name, value in asdict(meta).items() if name != "folder"} | {"sha256": digest.hexdigest()}
     draft = place / f".{META_NAME}.{os.getpid()}"
-    draft.write_text(json.dumps(data), encoding="utf-8")
+    draft.write_text(json.dumps(facts), encoding="utf-8")
     draft.replace(place / META_NAME)
-    return {"vocab_size": vocab_size}
+    return vocab_size
 
 
 def _window_logits(model: Any, window: list[int]) -> Iterator[Logits]:

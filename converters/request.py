@@ -91,6 +91,7 @@ class BundleReport:
         names = ("kl_mean", "kl_p99", "top1_agreement", "perplexity_ratio")
         figures = {name: None if self.fidelity is None else _finite(getattr(self.fidelity, name)) for name in names}
         entry: dict[str, Any] = {
+            "name": self.name,
             "path": None if self.path is None else str(self.path),
             "target": self.target,
             "recipe": self.recipe,
@@ -98,6 +99,7 @@ class BundleReport:
             "bits_per_weight": self.bits_per_weight,
             **figures,
             "verdict": self.verdict,
+            "is_new": self.is_new,
         }
         return entry if self.error is None else entry | self.error.as_json()
 

@@ -11,6 +11,7 @@ from toolkit.errors import BackendUnavailableError
 GROUP = "ondevice_toolkit.plugins"
 PURPOSES = {
     "inspect_source": "reading a checkpoint that is no bundle",
+    "compare_bundles": "comparing two bundles",
     "verify_fidelity": "measuring a bundle against its checkpoint",
 }
 _FIX = "pip install 'ondevice-toolkit[convert]'"

@@ -154,7 +154,9 @@ class SmallTarget:
 
     def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
         self._enter("lower-lean" if options.is_lean else "lower")
-        assert (hf_dir() / "config.json").is_file() and not any(workdir.iterdir())
+        assert not any(workdir.iterdir())
+        if self.reads_hf_directory:
+            assert (hf_dir() / "config.json").is_file()
         with (workdir / "float.npz").open("wb") as file:
             np.savez(file, **{name: checkpoint.tensors.load(name) for name in checkpoint.tensors.names()})
         return workdir / "float.npz"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from converters.cli import main
+from converters.compare import compare_bundles
 from converters.verify import verify_bundle
 from tests.converters.tiny_checkpoints import save_hf, tiny_model
 from toolkit import Bundle, Engine
@@ -101,3 +102,15 @@ def test_a_gate_that_does_not_hold_publishes_nothing(
     assert result["bundles"][0]["verdict"] == "fail"
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
     assert (tmp_path / ".refused" / "tiny-llama-litert-int4-g32").is_dir()
+
+
+def test_two_bundles_of_one_checkpoint_are_compared_through_their_own_runtimes(published: Path, cache: Path) -> None:
+    fp32, int8 = (published / f"tiny-llama-litert-{recipe}" for recipe in ("fp32", "int8"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(cache))
+        same, other = compare_bundles(fp32, fp32), compare_bundles(int8, fp32)
+    recorded = Bundle.open(int8).manifest.fidelity
+    assert recorded is not None
+    assert same.kl_mean == 0 and same.top1_agreement == 1 and same.n_tokens == recorded.n_tokens
+    assert other.kl_mean == pytest.approx(recorded.kl_mean, rel=0.01), "fp32 answers like the checkpoint"
+    assert other.reference_perplexity == pytest.approx(recorded.reference_perplexity, rel=1e-4)

@@ -128,7 +128,7 @@ def test_the_same_conversion_again_changes_nothing(desk):
     before = {path: path.stat().st_mtime_ns for path in desk.out.rglob("*")}
     desk.fresh()
     again = desk.convert(*ALL)
-    assert desk.target.calls == ["check"] and again.exit_code == 0
+    assert set(desk.target.calls) == {"check"} and again.exit_code == 0
     assert [report.is_new for report in again.bundles] == [False] * 4
     assert [dataclasses.replace(report, is_new=True) for report in again.bundles] == list(first.bundles)
     assert {path: path.stat().st_mtime_ns for path in desk.out.rglob("*")} == before
@@ -184,7 +184,7 @@ def test_force_makes_it_again(desk):
 def test_everything_is_checked_before_any_work(desk):
     with pytest.raises(UsageError, match="cannot rotate"):
         desk.convert("int8", "int8-hadamard")
-    assert desk.target.calls == ["check"]
+    assert set(desk.target.calls) == {"check"}
     assert not desk.out.exists()
 
 
