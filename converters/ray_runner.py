@@ -5,6 +5,7 @@ Every node needs this project with the convert extra, and OUT on a folder that a
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from converters.batch import BatchJob, BatchResult, Runner, run_job
 from toolkit.errors import BackendUnavailableError, UsageError
 
 CPUS_PER_JOB = 2  # lowering takes one, the checkpoint's answers and the second recipe the other
+KNOCK_SECONDS = 5.0
 RETRIES = 2  # of a node that went away; a conversion that fails by itself is a result and not tried again
 
 
@@ -44,11 +46,23 @@ def on_ray(address: str) -> Runner:
 
 
 def _connect(ray: Any, address: str) -> None:
+    _require_answer(address)
     try:
         ray.init(address=address, log_to_driver=True, logging_level="warning")
     except (ConnectionError, ValueError, RuntimeError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(f"no Ray cluster answers at {address}", why=why, fix="start one with: ray start --head") from error
+
+
+def _require_answer(address: str) -> None:
+    """Knock at HOST:PORT first: Ray itself goes on trying for a minute and then names only itself."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return  # auto and local are Ray's own words
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"no Ray cluster answers at {address}", why=str(error), fix="start one with: ray start --head") from error
 
 
 def _cpus(ray: Any) -> float:
