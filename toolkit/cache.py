@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit.errors import BudgetError, ToolkitError
+from toolkit.errors import BudgetError, ToolkitError, UsageError
 from toolkit.units import format_bytes
 
 APP_NAME = "ondevice-toolkit"
@@ -20,6 +20,8 @@ CACHE_VARIABLE = "ONDEVICE_TOOLKIT_CACHE"
 CONFIG_VARIABLE = "ONDEVICE_TOOLKIT_CONFIG"
 _CHUNK_BYTES = 2**20
 _MIN_FREE_BYTES = 64 * 2**20
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def cache_root() -> Path:
@@ -55,7 +57,8 @@ def cache_directory(*parts: str) -> Path:
     """A folder below `cache_root()`, created if missing.
 
     Raises:
-        ToolkitError: It cannot be created: no permission, or no space.
+        UsageError: It cannot be created: no permission, or a file is in the way.
+        BudgetError: The disk is full.
     """
     return _created(cache_root().joinpath(*parts), CACHE_VARIABLE)
 
@@ -64,7 +67,8 @@ def config_directory() -> Path:
     """`config_root()`, created if missing.
 
     Raises:
-        ToolkitError: It cannot be created: no permission, or no space.
+        UsageError: It cannot be created: no permission, or a file is in the way.
+        BudgetError: The disk is full.
     """
     return _created(config_root(), CONFIG_VARIABLE)
 
@@ -78,15 +82,17 @@ def _created(path: Path, variable: str) -> Path:
 
 
 def write_error(path: Path, error: OSError, *, fix: str | None = None) -> ToolkitError:
-    """What an OSError while writing below `path` means: a full disk is a budget (exit 3), anything else a failure."""
-    if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+    """What an OSError while writing below `path` means: a full disk is a budget (exit 3), a folder that was never the user's to
+    write to is a wrong request (exit 2), anything else a failure."""
+    if error.errno in _FULL:
         free = shutil.disk_usage(_nearest_existing(path)).free
         return BudgetError(
             f"no space left to write {path}",
             why=f"{format_bytes(free)} are free there",
             fix="free some space (toolkit models list shows what can go), or set ONDEVICE_TOOLKIT_CACHE to another disk",
         )
-    return ToolkitError(f"{path} cannot be written", why=error.strerror or str(error), fix=fix or "check the folder's permissions")
+    kind = UsageError if error.errno in _NOT_WRITABLE else ToolkitError
+    return kind(f"{path} cannot be written", why=error.strerror or str(error), fix=fix or "check the folder's permissions")
 
 
 def check_free_disk(path: Path, needed_bytes: int, purpose: str) -> None:
@@ -147,7 +153,8 @@ def remove_directory(path: Path) -> int:
         path.rename(trash)
         shutil.rmtree(trash)
     except OSError as error:
-        raise ToolkitError(f"{path} cannot be removed", why=error.strerror or str(error), fix="check the folder's permissions") from error
+        kind = UsageError if error.errno in _NOT_WRITABLE else ToolkitError
+        raise kind(f"{path} cannot be removed", why=error.strerror or str(error), fix="check the folder's permissions") from error
     return freed
 
 

@@ -61,3 +61,21 @@ def tensor_table(spec: ModelSpec, *, has_output_bias: bool = False) -> list[tupl
     if not spec.tie_embeddings:
         table.append(("output.weight", LM_HEAD, (spec.vocab_size, spec.hidden_size)))
     return table
+
+
+_DECIDED_BY = {
+    "q_proj": "num_attention_heads, head_dim and hidden_size",
+    "k_proj": "num_key_value_heads, head_dim and hidden_size",
+    "v_proj": "num_key_value_heads, head_dim and hidden_size",
+    "o_proj": "hidden_size, num_attention_heads and head_dim",
+    "mlp": "intermediate_size and hidden_size",
+    "embed_tokens": "vocab_size and hidden_size",
+    "lm_head": "vocab_size and hidden_size",
+    "q_norm": "head_dim",
+    "k_norm": "head_dim",
+}
+
+
+def deciding_keys(name: str) -> str:
+    """The config.json keys that decide a tensor's shape, in words, for the error about one that has another."""
+    return next((keys for part, keys in _DECIDED_BY.items() if part in name.split(".")), "hidden_size")

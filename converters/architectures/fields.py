@@ -16,6 +16,19 @@ MAX_WIDTH = 2**20
 MAX_VOCAB = 2**22
 MAX_CONTEXT = 2**31
 
+# What each number can be in a model that works, wide around every published one: least and most. Outside, the arithmetic
+# still runs and the text is noise, so nothing later would notice.
+PLAUSIBLE: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("rms_norm_eps", "attention.layer_norm_rms_epsilon"), (1e-12, 1e-2)),
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq", "rope.freq_base", "rope.freq_base_swa"), (1.0, 1e12)),
+    **dict.fromkeys(("factor", "rope.scaling.factor", "rope.scale_linear"), (1.0, 1e5)),
+    **dict.fromkeys(("low_freq_factor", "high_freq_factor", "attention_factor", "mscale", "mscale_all_dim"), (1e-3, 1e5)),
+    **dict.fromkeys(("beta_fast", "beta_slow"), (1e-3, 1e5)),
+    "original_max_position_embeddings": (1.0, float(MAX_CONTEXT)),
+    "query_pre_attn_scalar": (1e-3, float(MAX_WIDTH)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (1e-2, 1e6)),
+}
+
 # Spelled as in transformers' ACT2FN; those that the families read here are published with.
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu")
 
@@ -47,12 +60,15 @@ class Fields:
         return int(value)
 
     def number(self, key: str, *, default: float | None = None) -> float:
-        """A finite number above zero."""
+        """A finite number above zero, within `PLAUSIBLE` if the key is listed there."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
             raise self.fail(key, f"must be a number, found {_shown(value)}")
         if not 0 < value < 1e30 or not math.isfinite(value):
             raise self.fail(key, f"must be finite and above zero, found {_shown(value)}")
+        least, most = PLAUSIBLE.get(key, (0.0, math.inf))
+        if not least <= value <= most:
+            raise self.fail(key, f"must be between {least:g} and {most:g}, found {_shown(value)}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:

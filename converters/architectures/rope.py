@@ -35,28 +35,44 @@ def rope_from_config(fields: Fields, layer_types: tuple[LayerType, ...], thetas:
     A family whose `thetas` has one entry uses the same RoPE in every layer.
     """
     nested = fields.mapping("rope_parameters")
-    by_type = any(name in nested for name in HF_LAYER_TYPES.values())
+    by_type = _is_by_layer_type(nested, fields)
     result: dict[LayerType, RopeSpec] = {}
     for layer_type in dict.fromkeys(layer_types):
         is_local = layer_type == "sliding" and len(thetas) == 2
         old_key = "rope_local_base_freq" if is_local else "rope_theta"
         theta = fields.number(old_key, default=thetas[layer_type if is_local else "full"])
-        scaling: Mapping[str, Any] = {} if is_local else fields.mapping("rope_scaling")
-        parameters = Fields(nested, fields.origin, "").mapping(HF_LAYER_TYPES[layer_type]) if by_type else ({} if is_local else nested)
+        scaling = _scaling(Fields({} if is_local else fields.mapping("rope_scaling"), f"{fields.origin} (rope_scaling)"))
+        name = HF_LAYER_TYPES[layer_type]
+        if by_type and name not in nested:
+            raise fields.fail("rope_parameters", f"has nothing for {name} layers, which the model has")
+        by_name = Fields(nested, f"{fields.origin} (rope_parameters)")
+        parameters = by_name.mapping(name) if by_type else ({} if is_local else nested)
         if parameters:
-            theta = Fields(parameters, fields.origin).number("rope_theta", default=theta)
-            scaling = parameters
-        result[layer_type] = RopeSpec(theta, _scaling(scaling, fields.origin))
+            inner = Fields(parameters, f"{fields.origin} (rope_parameters{f'.{name}' if by_type else ''})")
+            theta, scaling = inner.number("rope_theta", default=theta), _scaling(inner)
+        result[layer_type] = RopeSpec(theta, scaling)
     return result
 
 
-def _scaling(parameters: Mapping[str, Any], origin: str) -> dict[str, Any] | None:
-    fields = Fields(parameters, origin)
+def _is_by_layer_type(nested: Mapping[str, Any], fields: Fields) -> bool:
+    """Whether `rope_parameters` has one object for each layer type, rather than the numbers themselves."""
+    names = tuple(HF_LAYER_TYPES.values())
+    by_type = any(name in nested for name in names)
+    for key, value in nested.items():
+        if key not in names and (isinstance(value, Mapping) or (by_type and value is not None)):
+            raise fields.fail("rope_parameters", f"holds {key[:40]!r}, but is either numbers or an object each for {' and '.join(names)}")
+    return by_type
+
+
+def _scaling(fields: Fields) -> dict[str, Any] | None:
+    origin = fields.origin
+    if "factor" in fields and "rope_type" not in fields and "type" not in fields:
+        raise fields.fail("rope_type", "is missing, and there is a factor")
     rope_type = fields.text("rope_type", default=fields.text("type", default="default"))
     if fields.number("partial_rotary_factor", default=1.0) != 1.0:
         raise UnsupportedModelError(
             f"{origin} rotates only a part of each head",
-            why=f"partial_rotary_factor is {parameters['partial_rotary_factor']}; the families here rotate all of it",
+            why=f"partial_rotary_factor is {fields.data['partial_rotary_factor']}; the families here rotate all of it",
             fix="use a checkpoint that rotates whole heads",
         )
     if rope_type == "default":
@@ -69,6 +85,9 @@ def _scaling(parameters: Mapping[str, Any], origin: str) -> dict[str, Any] | Non
         )
     needed, optional = _SCALING_KEYS[rope_type]
     keys = [*needed, *(key for key in optional if key in fields)]
+    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+        if low in keys and high in keys and fields.number(low) >= fields.number(high):
+            raise fields.fail(low, f"must be below {high} {fields.number(high):g}, found {fields.number(low):g}")
     return {"rope_type": rope_type} | {key: _as_written(fields.number(key)) for key in keys}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from converters.architectures.base import FloatArray
-from converters.architectures.decoder import EMBEDDING, LM_HEAD
+from converters.architectures.decoder import EMBEDDING, LM_HEAD, deciding_keys
 from converters.read.json_file import damaged_json, read_json_object
 from converters.read.safetensors_header import StoredTensor, read_safetensors_header
 from converters.stored_blocks import StoredBlocks
@@ -102,6 +102,39 @@ def text_tensors(tensors: Mapping[str, StoredTensor], *, is_multimodal: bool) ->
     return result
 
 
+def check_tensor_set(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], origin: str) -> None:
+    """Compare what is stored with what the spec needs, by name, shape and type; no value is read.
+
+    Raises:
+        FormatError: A tensor is missing, unknown, or has another shape.
+        UnsupportedModelError: A tensor is stored as something other than F32, F16 or BF16.
+    """
+    missing = [name for name in shapes if name not in tensors]
+    extra = [name for name in tensors if name not in shapes and name != LM_HEAD]
+    if missing == [LM_HEAD]:
+        raise FormatError(
+            f"{origin} has no lm_head.weight",
+            why="config.json says tie_word_embeddings false (or nothing), so the output layer must be stored",
+            fix="set tie_word_embeddings to true in config.json if the model shares its embeddings, else download it again",
+        )
+    if missing or extra:
+        parts = [f"{len(group)} {kind}, first {group[0][:80]}" for kind, group in (("missing", missing), ("unknown", extra)) if group]
+        layers = {name.split(".")[2] for name in (*missing, *extra) if name.startswith("model.layers.")}
+        why = "; ".join(parts) + (" (is num_hidden_layers right?)" if layers and not layers & {"0"} else "")
+        raise FormatError(f"{origin} does not hold the tensors its config.json asks for", why=why, fix="download it again")
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            why = f"{name} has shape {tensor.shape}, config.json asks for {shape} by {deciding_keys(name)}"
+            raise FormatError(f"{origin} does not match its config.json", why=why, fix="download it again, or correct that key")
+        if tensor.dtype not in _READABLE:
+            raise UnsupportedModelError(
+                f"{origin} stores weights as {tensor.dtype}",
+                why=f"{name} is {tensor.dtype}; {', '.join(_READABLE)} are read, packed codes are not",
+                fix="use the float checkpoint it was made from",
+            )
+
+
 class HfTensorSource:
     """Tensors of a Hugging Face directory.
 
@@ -117,7 +150,7 @@ class HfTensorSource:
 
     def __init__(self, tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], origin: str) -> None:
         self._tensors, self._shapes, self.origin = dict(tensors), dict(shapes), origin
-        self._check_set()
+        check_tensor_set(self._tensors, self._shapes, origin)
         if LM_HEAD not in self._shapes and LM_HEAD in self._tensors:
             self._check_tied_head()
 
@@ -171,37 +204,11 @@ class HfTensorSource:
         """None: what this reads is stored as floats."""
         return None
 
-    def _check_set(self) -> None:
-        missing = [name for name in self._shapes if name not in self._tensors]
-        extra = [name for name in self._tensors if name not in self._shapes and name != LM_HEAD]
-        if missing == [LM_HEAD]:
-            raise FormatError(
-                f"{self.origin} has no lm_head.weight",
-                why="config.json says tie_word_embeddings false (or nothing), so the output layer must be stored",
-                fix="set tie_word_embeddings to true in config.json if the model shares its embeddings, else download it again",
-            )
-        if missing or extra:
-            parts = [f"{len(group)} {kind}, first {group[0][:80]}" for kind, group in (("missing", missing), ("unknown", extra)) if group]
-            raise FormatError(
-                f"{self.origin} does not hold the tensors its config.json asks for", why="; ".join(parts), fix="download it again"
-            )
-        for name, shape in self._shapes.items():
-            tensor = self._tensors[name]
-            if tensor.shape != shape:
-                why = f"{name} has shape {tensor.shape}, config.json asks for {shape}"
-                raise FormatError(f"{self.origin} does not match its config.json", why=why, fix="download it again")
-            if tensor.dtype not in _READABLE:
-                raise UnsupportedModelError(
-                    f"{self.origin} stores weights as {tensor.dtype}",
-                    why=f"{name} is {tensor.dtype}; {', '.join(_READABLE)} are read, packed codes are not",
-                    fix="use the float checkpoint it was made from",
-                )
-
     def _check_tied_head(self) -> None:
         """A tied checkpoint may store the output layer again, as long as it is the same table."""
         self._shapes[LM_HEAD] = self._shapes[EMBEDDING]
         try:
-            self._check_set()
+            check_tensor_set(self._tensors, self._shapes, self.origin)
             same = all(np.array_equal(a, b) for a, b in zip(self.blocks(EMBEDDING), self.blocks(LM_HEAD), strict=True))
         finally:
             del self._shapes[LM_HEAD]

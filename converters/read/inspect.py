@@ -6,11 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from converters.architectures import family_of, family_of_gguf
 from converters.read import local_path, model_path, reader_kind
 from converters.read.gguf import gguf_license, gguf_quantization, gguf_spec
 from converters.read.gguf_tensors import GgufFile
+from converters.read.gguf_tensors import check_tensor_set as gguf_tensor_set
 from converters.read.hashes import content_hash, hash_files
 from converters.read.hf import hash_list, hf_license, hf_quantization, hf_spec
+from converters.read.hf_tensors import check_tensor_set as hf_tensor_set
 from converters.read.hf_tensors import stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import chat_template_from_hf
 from converters.read.names import checkpoint_name
@@ -88,7 +91,9 @@ def _local_facts(path: Path, name: str, source: SourceRecord, license_record: Li
 def _gguf_facts(path: Path) -> dict[str, Any]:
     file = GgufFile(path)
     try:
-        facts = _spec_facts(gguf_spec(file))
+        spec = gguf_spec(file)
+        gguf_tensor_set(file, family_of_gguf(str(file.metadata["general.architecture"])), spec)
+        facts = _spec_facts(spec)
     except UnsupportedModelError as error:
         facts = _refused(error, file.metadata.get("general.architecture"))
     template = file.metadata.get("tokenizer.chat_template")
@@ -104,14 +109,19 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 
 
 def _hf_facts(path: Path) -> dict[str, Any]:
-    is_multimodal = False
+    spec, is_multimodal, facts = None, False, {}
     try:
         spec, is_multimodal = hf_spec(path)
-        facts = _spec_facts(spec)
     except UnsupportedModelError as error:
         facts = _refused(error, None)
     files = weight_files(path)
     tensors = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
+    if spec is not None:
+        try:
+            hf_tensor_set(tensors, family_of(spec.model_type).tensor_shapes(spec), path.name)
+            facts = _spec_facts(spec)
+        except UnsupportedModelError as error:
+            facts = _refused(error, spec.model_type)
     template = chat_template_from_hf(path)
     return facts | {
         "quantization": asdict(hf_quantization(tensors)),

@@ -63,7 +63,7 @@ def test_a_cache_that_cannot_be_created_says_which_variable_to_set(own_folders: 
     monkeypatch.setenv(CACHE_VARIABLE, str(own_folders / "file" / "below"))
     with pytest.raises(ToolkitError, match=CACHE_VARIABLE) as caught:
         cache_directory("models")
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == 2
 
 
 def test_a_full_disk_is_a_budget_error_and_any_other_cause_is_not(tmp_path: Path) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import logging
+import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import Counts, Message, Sampling, Sink
 from toolkit.backends.litert_stream import LiteRtStream
-from toolkit.cache import cache_directory
+from toolkit.cache import cache_directory, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _DISTRIBUTION = "litert-lm-api"
 _NO_CACHE = ":nocache"
+_WHOLE = "whole"  # an empty file beside a cache that an engine has answered with: nothing more will be written to it
 
 
 def _import_engine() -> Any:
@@ -62,15 +66,21 @@ class LiteRtBackend:
     name = "litert"
     targets = ("litert",)
 
+    def is_first_start(self, bundle: Bundle) -> bool:
+        """Whether the engine has yet to repack the bundle's weights for this CPU, which takes memory besides."""
+        folder = cache_dir(bundle)
+        return folder == _NO_CACHE or not any(Path(folder).glob("*xnnpack_cache*"))
+
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> LiteRtEngine:
         litert_lm = _import_engine()
         library = litert_lm.engine._get_lib()
+        cache = cache_dir(bundle)
         try:
             engine = litert_lm.Engine(
                 str(bundle.entry_path),
                 backend=litert_lm.Backend.CPU(thread_count=threads),
                 max_num_tokens=context_length,
-                cache_dir=cache_dir(bundle),
+                cache_dir=cache,
                 enable_benchmark=True,
             )
         except RuntimeError as error:
@@ -79,7 +89,7 @@ class LiteRtBackend:
                 why=_last_error(library) or str(error),
                 fix=f"see what it is: toolkit verify {bundle.path}; it was written for {_written_for(bundle)}, here is {_version()}",
             ) from error
-        return LiteRtEngine(litert_lm, engine, bundle)
+        return LiteRtEngine(litert_lm, engine, bundle, cache)
 
 
 def _written_for(bundle: Bundle) -> str:
@@ -95,12 +105,21 @@ def _last_error(library: Any) -> str:
 
 
 def cache_dir(bundle: Bundle) -> str:
-    """Where the engine keeps repacked weights: per bundle, per engine version and per CPU, which they are packed for."""
+    """Where the engine keeps repacked weights: per bundle, per engine version and per CPU, which they are packed for.
+
+    `:nocache` where they cannot be kept: the engine refuses a folder it may not write to, and aborts the process on a full
+    disk, so both are seen here first.
+    """
     machine = hashlib.sha256(_cpu_model().encode()).hexdigest()[:12]
     try:
-        return str(cache_directory("engines", f"litert-{_version()}", machine, bundle.content_hash[:32]))
+        folder = cache_directory("engines", f"litert-{_version()}", machine, bundle.content_hash[:32])
+        if not os.access(folder, os.W_OK):
+            raise write_error(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+        if not (folder / _WHOLE).exists():
+            check_free_disk(folder, bundle.bytes - directory_bytes(folder), "the engine's copy of the weights")
+        return str(folder)
     except ToolkitError as error:
-        _LOG.warning("no cache for repacked weights, so the engine needs more memory: %s", error)
+        _LOG.warning("going on without a cache of repacked weights, slower and in more memory: %s (%s)", error.what, error.why)
         return _NO_CACHE
 
 
@@ -117,9 +136,10 @@ def _cpu_model() -> str:
 class LiteRtEngine:
     """See `toolkit.backends.base.NativeEngine`."""
 
-    def __init__(self, litert_lm: Any, engine: Any, bundle: Bundle) -> None:
-        self._litert_lm, self._engine, self._bundle = litert_lm, engine, bundle
+    def __init__(self, litert_lm: Any, engine: Any, bundle: Bundle, cache: str = _NO_CACHE) -> None:
+        self._litert_lm, self._engine, self._bundle, self._cache = litert_lm, engine, bundle, cache
         self.n_start_tokens = 0 if engine.bos_token_id is None else 1
+        self.has_answered = False
         self._closing: list[threading.Thread] = []
 
     def tokenize(self, text: str) -> list[int]:
@@ -165,6 +185,9 @@ class LiteRtEngine:
         for thread in self._closing:
             thread.join()
         self._engine.close()
+        if self.has_answered and self._cache != _NO_CACHE:
+            with suppress(OSError):
+                Path(self._cache, _WHOLE).touch()
 
 
 class LiteRtSession:
@@ -193,6 +216,7 @@ class LiteRtSession:
 
     def counts(self) -> Counts:
         info = self._native.get_benchmark_info()
+        self._engine.has_answered = True
         return Counts(
             n_prompt_tokens=info.last_prefill_token_count,
             n_generated_tokens=info.last_decode_token_count,

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from converters.architectures import family_of
+from converters.architectures.fields import PLAUSIBLE, Fields
 from tests.converters.tiny_checkpoints import LLAMA3, SHAPE
 from toolkit.errors import FormatError, UnsupportedModelError
 
@@ -75,3 +76,14 @@ def test_layer_types_must_list_every_layer_by_a_known_name() -> None:
 def test_variants_of_a_family_are_refused_by_name(model_type: str, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(UnsupportedModelError, match=text):
         read(model_type, **changes)
+
+
+@pytest.mark.parametrize("key", PLAUSIBLE)
+def test_a_number_outside_of_every_working_model_is_refused_in_both_formats(key: str) -> None:
+    least, most = PLAUSIBLE[key]
+    for prefix in ("", "llama."):
+        for value in (least, most, (least * most) ** 0.5):
+            assert Fields({prefix + key: value}, "x", prefix).number(key) == value
+        for value in (least * 0.99, most * 1.01, -least, float("nan"), float("inf"), True, str(least)):
+            with pytest.raises(FormatError, match=prefix + key):
+                Fields({prefix + key: value}, "x", prefix).number(key)

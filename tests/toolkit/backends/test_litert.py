@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from toolkit.backends import BACKENDS, backend_for, load_backend
 from toolkit.backends.base import Message, Sampling, StreamEnd, StreamEvent
 from toolkit.backends.litert import BACKEND, cache_dir
 from toolkit.bundle import Bundle
+from toolkit.cache import CACHE_VARIABLE
 from toolkit.errors import BackendUnavailableError, EngineError, UsageError
 
 
@@ -54,6 +56,30 @@ def test_weights_are_cached_apart_for_each_cpu_and_bundle(bundle: Bundle, tmp_pa
     assert Path(here).is_dir() and here == cache_dir(bundle) != cache_dir(other)
     monkeypatch.setattr("toolkit.backends.litert._cpu_model", lambda: "another CPU")
     assert cache_dir(bundle) != here
+
+
+def test_a_cache_folder_that_is_read_only_or_in_the_way_is_gone_without(
+    bundle: Bundle, own_folders: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = cache_dir(bundle)
+    monkeypatch.setattr("os.access", lambda path, mode: str(path) != here)
+    assert cache_dir(bundle) == ":nocache"
+    monkeypatch.undo()
+    monkeypatch.setenv(CACHE_VARIABLE, str(own_folders / "file"))
+    (own_folders / "file").write_text("in the way")
+    assert cache_dir(bundle) == ":nocache"
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "going on without a cache of repacked weights, slower and in more memory"
+    ] * 2
+
+
+def test_on_a_full_disk_only_a_cache_that_is_whole_is_used(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = cache_dir(bundle)
+    full = shutil.disk_usage(here)._replace(free=2**20)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
+    assert cache_dir(bundle) == ":nocache"
+    Path(here, "whole").touch()
+    assert cache_dir(bundle) == here
 
 
 class FakeLibrary:
