@@ -125,13 +125,13 @@ class Checkpoint:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             write_safetensors(directory / "model.safetensors", self.tensors, dtype, on_tensor)
-            for name, content in self._small_files(dtype).items():
+            for name, content in self.small_files(dtype).items():
                 (directory / name).write_bytes(content)
         except OSError as error:
             raise write_error(directory, error) from error
 
-    def _small_files(self, dtype: WeightDtype) -> dict[str, bytes]:
-        """File name to content, config.json last."""
+    def small_files(self, dtype: WeightDtype) -> dict[str, bytes]:
+        """What `write_hf` writes beside the weights: file name to content, config.json last."""
         spec, files = self.spec, dict[str, bytes]()
         if self.tokenizer.tokenizer_json is not None:
             files["tokenizer.json"] = self.tokenizer.tokenizer_json

@@ -162,7 +162,7 @@ class _Conversion:
             wait_until_stopped(ahead, end_children)
 
     def _options(self) -> ConvertOptions:
-        options = ConvertOptions(context_length=self.request.context_length)
+        options = ConvertOptions(context_length=self.request.context_length, is_verified=self.request.verify)
         fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
         return replace(options, prefill_lengths=fitting)
 
@@ -177,6 +177,7 @@ class _Conversion:
 
     def _already_there(self, job: Job) -> BundleReport | None:
         if self.request.force:
+            self.out.require_free(job.name, force=True)  # before the work: what is no bundle is not replaced after it either
             return None
         place = self.out.path / job.name
         report = same_bundle(place, job.conversion_key, job.recipe.gates, verify=self.request.verify)

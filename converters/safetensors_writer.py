@@ -16,7 +16,7 @@ from converters.architectures.base import FloatArray
 from toolkit.errors import ToolkitError
 
 WeightDtype = Literal["float32", "float16", "bfloat16"]
-_CODES: dict[WeightDtype, tuple[str, int]] = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+DTYPE_CODES: dict[WeightDtype, tuple[str, int]] = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
 _FLOAT16_MAX = 65504.0
 
 
@@ -46,7 +46,7 @@ def write_safetensors(path: Path, tensors: BlockSource, dtype: WeightDtype, on_t
             stream.write(_header(tensors, dtype))
             for name in tensors.names():
                 for block in tensors.blocks(name):
-                    stream.write(_encoded(block, dtype, name).data)
+                    stream.write(encode_floats(block, dtype, name).data)
                 if on_tensor is not None:
                     on_tensor(name)
         os.replace(part, path)
@@ -55,19 +55,29 @@ def write_safetensors(path: Path, tensors: BlockSource, dtype: WeightDtype, on_t
 
 
 def _header(tensors: BlockSource, dtype: WeightDtype) -> bytes:
-    code, size = _CODES[dtype]
+    code, size = DTYPE_CODES[dtype]
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in tensors.names():
         shape = tensors.shape(name)
         start, end = end, end + math.prod(shape) * size
         header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+    return header_bytes(header)
+
+
+def header_bytes(header: dict[str, object]) -> bytes:
+    """The start of a safetensors file: the header's length, its JSON, spaces up to a multiple of 8."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
 
-def _encoded(block: FloatArray, dtype: WeightDtype, name: str) -> np.ndarray:
+def encode_floats(block: FloatArray, dtype: WeightDtype, name: str) -> np.ndarray:
+    """Values as a file stores them: float32, float16, or the 16 bits of bfloat16 as uint16; same shape, contiguous.
+
+    Raises:
+        ToolkitError: A value is too large for float16; `name` says whose.
+    """
     block = np.ascontiguousarray(block, np.float32)
     if dtype == "float32":
         return block

@@ -25,15 +25,18 @@ class ConvertOptions:
         prefill_lengths: Prompt chunk lengths the graph is lowered for, shortest first.
         is_lean: Take the path with the smaller peak memory, even if it is slower. The bytes written must not
             depend on it, so it is no part of a cache key.
+        is_verified: Whether the bundle is measured before it is published. A target may leave out, and must then not claim,
+            what it proves through a runtime; the native files must not depend on it either.
     """
 
     context_length: int = 2048
     prefill_lengths: tuple[int, ...] = (16, 128)
     is_lean: bool = False
+    is_verified: bool = True
 
     def key(self) -> dict[str, Any]:
         """The options that change what is written; hashed with the checkpoint into the name of a cached stage."""
-        return {name: value for name, value in asdict(self).items() if name != "is_lean"}
+        return {name: value for name, value in asdict(self).items() if name not in ("is_lean", "is_verified")}
 
 
 @dataclass(frozen=True)
