@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Iterable
 
-from toolkit.backends import backend_for, load_backend
-from toolkit.backends.base import Backend, Message, NativeEngine, Sampling
+from toolkit.backends import load_backend
+from toolkit.backends.base import Message, NativeEngine, Sampling
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
+from toolkit.device.profile import Device, probe_device
 from toolkit.errors import BudgetError, EngineError, UsageError
-from toolkit.limits import check_context_length, check_messages, check_sampling, check_threads, drawn_seed, usable_threads
-from toolkit.metrics import measure_rss_bytes
+from toolkit.limits import check_messages, check_sampling, check_threads, drawn_seed
+from toolkit.loader import Loader, LoadSettings
+from toolkit.plan import Plan, make_plan, round_context
 from toolkit.session import Session
-from toolkit.units import format_bytes
-
-_CONTEXT_STEP = 64
-_FIRST_CONTEXT = 512
-_MOST_THREADS = 4  # decoding is bound by memory; more CPUs than this rarely help and often hurt
+from toolkit.worker_death import EngineCrashed
+from toolkit.worker_watch import WorkerLimits
 
 
 class Engine:
@@ -33,18 +31,13 @@ class Engine:
         bundle: What is loaded.
         budget: The limits it was opened with.
         backend: The backend that runs it.
-        threads: CPU threads it uses.
-        load_s: How long the last (re)opening took.
     """
 
-    def __init__(self, bundle: Bundle, backend: Backend, *, budget: Budget, fixed_context: int | None, threads: int) -> None:
+    def __init__(self, loader: Loader, *, budget: Budget, fixed_context: int | None) -> None:
         """Use `Engine.open`."""
-        self.bundle, self.budget, self.backend, self.threads = bundle, budget, backend.name, threads
+        self._loader, self.budget, self._fixed_context = loader, budget, fixed_context
+        self.bundle, self.backend = loader.plan.bundle, loader.plan.backend
         self.lock = threading.RLock()
-        self.load_s = 0.0
-        self._backend, self._fixed_context = backend, fixed_context
-        self._native: NativeEngine | None = None
-        self._context_length = 0
         self._n_spent_tokens = 0
         self._has_answered = False
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -59,6 +52,10 @@ class Engine:
         threads: int | None = None,
         backend: str | None = None,
         expected_tokens: int | None = None,
+        force: bool = False,
+        isolated: bool | None = None,
+        limits: WorkerLimits | None = None,
+        device: Device | None = None,
     ) -> Engine:
         """Load a bundle.
 
@@ -67,56 +64,100 @@ class Engine:
             budget: Limits; see `Budget`.
             context_length: Tokens of the KV cache, fixed. None: as few as the work needs, because each decoded token
                 reads the whole cache; a session that outgrows it makes the engine open again with a larger one, up to
-                what the bundle was converted for.
-            threads: CPU threads. None: the CPUs this process may use, at most 4.
+                what the bundle was converted for and memory allows.
+            threads: CPU threads. None: one for each big core this process may use, at most 4.
             backend: None: the one that runs the bundle's target.
             expected_tokens: With `context_length` None, what the first job may need, prompt and answer; a wrong guess
                 costs one more opening.
+            force: Load it although it does not fit, or failed before; the metrics say so.
+            isolated: Whether the engine gets a process of its own, so that what ends it does not end this one. None: where the
+                platform allows.
+            limits: When that process counts as hanging; see `WorkerLimits`.
+            device: What it is planned for; None: this one, as it is now.
 
         Raises:
             FormatError: The bundle is damaged.
             UsageError: A setting is out of range, or the backend does not run this target.
-            BudgetError: The weights alone, or the loaded engine, exceed the memory budget.
+            BudgetError: It does not fit into free memory or the budget, or the loaded engine exceeds the budget, or the same plan
+                ended its process before; the fix holds settings that would fit.
             BackendUnavailableError: The engine's library is missing or does not load here.
+            EngineCrashed: Loading ended the engine's process.
             EngineError: The engine refused the files.
         """
         bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-        manifest = bundle.manifest
-        threads = min(usable_threads(), _MOST_THREADS) if threads is None else threads
-        check_threads(threads)
-        if context_length is not None:
-            check_context_length(context_length, most=manifest.context_length)
-        chosen = load_backend(backend or backend_for(manifest.target))
-        if manifest.target not in chosen.targets:
-            raise UsageError(
-                f"the backend {chosen.name} cannot run {bundle.name}",
-                why=f"it is a {manifest.target} bundle; {chosen.name} runs {', '.join(chosen.targets)}",
-                fix="leave --backend out",
-            )
-        engine = cls(bundle, chosen, budget=budget or Budget(), fixed_context=context_length, threads=threads)
-        engine._open(context_length or engine._rounded(expected_tokens or _FIRST_CONTEXT))
+        budget = budget or Budget()
+        if threads is not None:
+            check_threads(threads)
+        device = device or probe_device()
+        plan = make_plan(
+            bundle,
+            device,
+            budget,
+            context_length=context_length,
+            expected_tokens=expected_tokens,
+            threads=threads,
+            backend=backend,
+            force=force,
+        )
+        settings = LoadSettings(device, budget, threads, context_length is not None, force, isolated, limits or WorkerLimits())
+        engine = cls(Loader(plan, load_backend(plan.backend), settings), budget=budget, fixed_context=context_length)
+        engine._loader.open(plan.context_length)
         return engine
+
+    @property
+    def plan(self) -> Plan:
+        """What is loaded, and what was estimated for it."""
+        return self._loader.plan
+
+    @property
+    def threads(self) -> int:
+        """CPU threads it uses."""
+        return self._loader.plan.threads
+
+    @property
+    def load_s(self) -> float:
+        """How long the last (re)opening took."""
+        return self._loader.load_s
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the engine has a process of its own."""
+        return self._loader.is_isolated
+
+    @property
+    def n_restarts(self) -> int:
+        """How often it was loaded again because its process was gone."""
+        return self._loader.n_restarts
+
+    def peak_rss_bytes(self) -> int | None:
+        """Highest resident memory so far of the process the engine runs in."""
+        return self._loader.peak_rss_bytes()
 
     @property
     def context_length(self) -> int:
         """Tokens the KV cache holds now."""
-        return self._context_length
+        return self._loader.plan.context_length
 
     @property
     def max_context_length(self) -> int:
-        """Tokens it may hold: the fixed context, or what the bundle was converted for."""
-        return self._fixed_context or self.bundle.manifest.context_length
+        """Tokens it may hold: the fixed context, or what the bundle was converted for and memory allows."""
+        return self._fixed_context or self._loader.max_context_length
 
     @property
     def native(self) -> NativeEngine:
-        """The backend's engine.
+        """The backend's engine, loaded again if its process has ended since.
 
         Raises:
             UsageError: The engine is closed.
+            EngineCrashed: Its process ended too often.
         """
-        if self._native is None:
+        if self._loader.crash is not None:
+            for session in self._sessions:
+                session.drop_cache()
+            self._loader.reopen()
+        if self._loader.native is None:
             raise UsageError(f"the engine of {self.bundle.name} is closed", fix="open it again: Engine.open(bundle)")
-        return self._native
+        return self._loader.native
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of `text`, nothing added."""
@@ -175,7 +216,7 @@ class Engine:
         with self.lock:
             for session in list(self._sessions):
                 session.close()
-            self._close_native()
+            self._loader.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -189,22 +230,32 @@ class Engine:
         Raises:
             EngineError: Another session is answering, so its cache cannot be taken away.
         """
-        if n_tokens <= self._context_length:
+        held = self.context_length
+        if n_tokens <= held:
             self._has_answered = True
             return False
-        wanted = max(n_tokens, 2 * self._context_length) if self._has_answered else n_tokens
+        wanted = min(max(n_tokens, 2 * held), self.max_context_length) if self._has_answered else n_tokens
         self._has_answered = True
         if any(session.is_answering for session in self._sessions):
             raise EngineError(
-                f"the context of {self._context_length} tokens is too small and cannot grow now",
+                f"the context of {held} tokens is too small and cannot grow now",
                 why=f"{n_tokens} are needed, and another session is answering",
                 fix=f"wait for it, or open the engine with context_length={self._rounded(wanted)}",
             )
         for session in self._sessions:
             session.drop_cache()
-        self._close_native()
-        self._open(self._rounded(wanted))
+        self._loader.close()
+        self._loader.open(self._rounded(wanted))
         return True
+
+    @property
+    def crash(self) -> EngineCrashed | None:
+        """What ended the engine's process, until it is opened again; None while it lives or has none."""
+        return self._loader.crash
+
+    def note_success(self) -> None:
+        """For sessions: an answer has ended well."""
+        self._loader.succeed()
 
     def grant_tokens(self, n_tokens: int) -> int:
         """For sessions: how many of `n_tokens` the budget still allows.
@@ -235,38 +286,4 @@ class Engine:
         return ""
 
     def _rounded(self, n_tokens: int) -> int:
-        return min(-(-n_tokens // _CONTEXT_STEP) * _CONTEXT_STEP, self.max_context_length)
-
-    def _open(self, context_length: int) -> None:
-        limit = self.budget.max_resident_bytes
-        least = self._estimate_least_bytes(context_length)
-        self._check_memory(least, f"its weights and a KV cache of {context_length} tokens alone take", limit)
-        started = time.perf_counter()
-        self._native = self._backend.open_engine(self.bundle, context_length=context_length, threads=self.threads)
-        self.load_s = time.perf_counter() - started
-        self._context_length = context_length
-        try:
-            self._check_memory(measure_rss_bytes() or 0, f"loaded with a context of {context_length} tokens this process takes", limit)
-        except BudgetError:
-            self._close_native()
-            raise
-
-    def _estimate_least_bytes(self, context_length: int) -> int:
-        """Weights and KV cache by the manifest's memory model: what no run can do with less."""
-        memory = self.bundle.manifest.memory
-        weights, per_token = memory.get("weights_bytes"), memory.get("kv_cache_bytes_per_token")
-        least = weights if isinstance(weights, int) else self.bundle.entry_path.stat().st_size
-        return least + (per_token * context_length if isinstance(per_token, int) else 0)
-
-    def _check_memory(self, n_bytes: int, taken_by: str, limit: int | None) -> None:
-        if limit is not None and n_bytes > limit:
-            raise BudgetError(
-                f"{self.bundle.name} does not fit the memory budget",
-                why=f"{taken_by} {format_bytes(n_bytes)}; the budget is {format_bytes(limit)}",
-                fix=f"allow {format_bytes(n_bytes + n_bytes // 4)} or more, or convert with a smaller recipe (--recipe int4-g32)",
-            )
-
-    def _close_native(self) -> None:
-        native, self._native = self._native, None
-        if native is not None:
-            native.close()
+        return round_context(n_tokens, self.max_context_length)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_STATUS = Path("/proc/self/status")
+_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,13 @@ class Metrics:
         n_generated_tokens: Tokens decoded, a stop token included. While an answer is cut short by us (cancelled, stop
             string, budget) it counts pieces of text, which may be a few tokens less.
         load_s: Opening the engine, the last time it was opened.
-        peak_rss_bytes: Highest resident memory of this process so far; None where the system does not tell.
+        peak_rss_bytes: Highest resident memory so far of the process the engine runs in; None where the system does not tell.
         context_length: Tokens the KV cache holds.
         threads: CPU threads the engine uses.
         backend: The backend that ran.
+        is_isolated: The engine has a process of its own.
+        is_forced: It runs although its plan does not fit.
+        n_restarts: How often the engine was loaded again because its process was gone.
     """
 
     ttft_s: float | None
@@ -40,34 +43,37 @@ class Metrics:
     context_length: int
     threads: int
     backend: str
+    is_isolated: bool = False
+    is_forced: bool = False
+    n_restarts: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The `metrics` object of `--json`."""
         return asdict(self)
 
 
-def measure_peak_rss_bytes() -> int | None:
-    """Highest resident memory of this process since it began, or None where the system does not tell.
+def measure_peak_rss_bytes(pid: int | None = None) -> int | None:
+    """Highest resident memory of a process (None: this one) since it began, or None where the system does not tell.
 
     Linux and Android: VmHWM of /proc/self/status (`ru_maxrss` would start at the parent's peak). macOS: `ru_maxrss`.
     """
-    if (size := _status_bytes("VmHWM")) is not None:
+    if (size := _status_bytes("VmHWM", pid)) is not None:
         return size
-    if sys.platform == "win32":
+    if sys.platform == "win32" or pid is not None:
         return None
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def measure_rss_bytes() -> int | None:
-    """Resident memory of this process now (VmRSS), or None where /proc is missing."""
-    return _status_bytes("VmRSS")
+def measure_rss_bytes(pid: int | None = None) -> int | None:
+    """Resident memory of a process (None: this one) now (VmRSS), or None where /proc is missing or it is gone."""
+    return _status_bytes("VmRSS", pid)
 
 
-def _status_bytes(field: str) -> int | None:
+def _status_bytes(field: str, pid: int | None) -> int | None:
     try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (_PROC / ("self" if pid is None else str(pid)) / "status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
     for line in lines:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from toolkit.answer import Answer, FinishReason, Piece
 from toolkit.backends.base import Message, NativeSession, Sampling, Sink, StreamEvent
-from toolkit.errors import UsageError
+from toolkit.errors import EngineError, UsageError
 from toolkit.limits import check_max_tokens, check_stops, check_text
-from toolkit.metrics import Metrics, measure_peak_rss_bytes
+from toolkit.metrics import Metrics
 
 if TYPE_CHECKING:
     from toolkit.engine import Engine
@@ -135,7 +135,7 @@ class Session:
         answer = self._begin(request, events.put)
         try:
             while answer.reason is None:
-                if (piece := answer.take(events.get())) is not None:
+                if (piece := self._take(answer, events.get())) is not None:
                     yield piece
         finally:
             self._end(request, answer)
@@ -155,10 +155,18 @@ class Session:
             raise
         try:
             while answer.reason is None:
-                if (piece := answer.take(await events.get())) is not None:
+                if (piece := self._take(answer, await events.get())) is not None:
                     yield piece
         finally:
             self._end(request, answer)
+
+    def _take(self, answer: Answer, event: StreamEvent) -> Piece | None:
+        try:
+            return answer.take(event)
+        except EngineError as error:
+            if (crash := self._engine.crash) is None:
+                raise
+            raise crash from error
 
     def _begin(self, request: _Request, sink: Sink) -> Answer:
         """Make room, start the engine's stream and return its state. The engine's lock keeps sessions from racing here."""
@@ -213,6 +221,13 @@ class Session:
         """
         cache, added, n_new = self._open_cache(prompt, max_tokens)
         most = self._engine.max_context_length
+        self._check_fits(cache, n_new, max_tokens, most)
+        if self._engine.make_room(min(cache.n_tokens + n_new + max_tokens, most)):
+            cache, added, n_new = self._open_cache(prompt, max_tokens)
+            self._check_fits(cache, n_new, max_tokens, self._engine.context_length)  # less than asked for, if more failed to load
+        return cache, added, n_new
+
+    def _check_fits(self, cache: _Cache, n_new: int, max_tokens: int, most: int) -> None:
         n_total = cache.n_tokens + n_new
         if n_total >= most:
             raise UsageError(
@@ -220,9 +235,6 @@ class Session:
                 why=f"the context holds {most} tokens; the conversation uses {cache.n_tokens}, and the answer needs one or more",
                 fix="shorten it, or begin a new session" + self._engine.larger_context_hint(n_total + max_tokens),
             )
-        if self._engine.make_room(min(n_total + max_tokens, most)):
-            cache, added, n_new = self._open_cache(prompt, max_tokens)
-        return cache, added, n_new
 
     def _open_cache(self, prompt: str, max_tokens: int) -> tuple[_Cache, str, int]:
         """The cache of the last turn if `prompt` goes on from what it holds, else a new one."""
@@ -274,11 +286,16 @@ class Session:
             n_prompt_tokens=figures.n_prompt_tokens,
             n_generated_tokens=figures.n_generated_tokens,
             load_s=self._engine.load_s,
-            peak_rss_bytes=measure_peak_rss_bytes(),
+            peak_rss_bytes=self._engine.peak_rss_bytes(),
             context_length=self._engine.context_length,
             threads=self._engine.threads,
             backend=self._engine.backend,
+            is_isolated=self._engine.is_isolated,
+            is_forced=self._engine.plan.is_forced,
+            n_restarts=self._engine.n_restarts,
         )
+        if answer.is_in_cache:
+            self._engine.note_success()
         self._active = None
 
     def _end_unheard(self, request: _Request, begun: asyncio.Future[Answer]) -> None:

@@ -182,26 +182,60 @@ def test_weights_larger_than_the_budget_are_refused_before_they_load(chat_bundle
     assert caught.value.exit_code == 3 and "100 KiB" in caught.value.why
 
 
-def test_the_kv_cache_counts_before_anything_is_loaded(tmp_path: Path, tiny_litertlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = {"weights_bytes": 10 * 2**20, "kv_cache_bytes_per_token": 2**20}
-    folder = tiny_bundle(tmp_path / "bundle", model=tiny_litertlm, memory=memory)
+def measured_as(peak: int, step: int = 0) -> dict[str, Any]:
+    """The `memory` of a manifest that claims a peak at 100 tokens, and `step` bytes more for each further one."""
+    sizes = [(length, peak + step * (length - 100)) for length in (100, 200)]
+    runs = [
+        {
+            "context_length": length,
+            "is_first_start": False,
+            "peak_rss_bytes": size,
+            "anonymous_bytes": size,
+            "mapped_bytes": 1,
+            "address_space_bytes": size,
+        }
+        for length, size in sizes
+    ]
+    return {"measured": {"runs": runs}}
+
+
+def test_the_context_counts_before_anything_is_loaded(tmp_path: Path, tiny_litertlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_bundle(tmp_path / "bundle", model=tiny_litertlm, memory=measured_as(100 * 2**20, 2**20))
     opened = BudgetError("reached the backend", fix="none")
 
     def open_engine(*_: Any, **__: Any) -> Any:
         raise opened
 
     monkeypatch.setattr("toolkit.backends.litert.LiteRtBackend.open_engine", open_engine)
-    for context_length, stops_before in ((90, False), (91, True)):
+    for context_length, stops_before in ((100, False), (101, True)):
         with pytest.raises(BudgetError) as caught:
-            Engine.open(folder, budget=Budget(memory="100MiB"), context_length=context_length)
+            Engine.open(folder, budget=Budget(memory=100 * 2**20 + held_bytes()), context_length=context_length, isolated=False)
         assert (caught.value is not opened) is stops_before
 
 
-def test_an_engine_that_turns_out_larger_than_the_budget_is_closed(chat_bundle: Path) -> None:
+def held_bytes() -> int:
+    """What this process holds beyond a bare interpreter, with some to spare: it grows while it is asked."""
+    from toolkit.loader import _held_before
+
+    return _held_before() + 2**19
+
+
+def test_forced_it_loads_all_the_same_and_says_so(chat_bundle: Path) -> None:
+    with Engine.open(chat_bundle, budget=Budget(memory="100KiB"), force=True) as engine:
+        assert engine.plan.is_forced and not engine.plan.fits
+        with engine.session() as session:
+            assert "".join(piece.text for piece in session.send("check the pump", max_tokens=8))
+            assert session.metrics is not None and session.metrics.is_forced
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_an_engine_that_turns_out_larger_than_the_budget_is_closed(tmp_path: Path, tiny_litertlm: Path, isolated: bool) -> None:
+    folder = tiny_bundle(tmp_path / "bundle", model=tiny_litertlm, memory=measured_as(2**20))
+    budget = Budget(memory="30MiB" if isolated else 2**20 + held_bytes())
     with pytest.raises(BudgetError, match="memory budget") as caught:
-        Engine.open(chat_bundle, budget=Budget(memory="1MiB"))
+        Engine.open(folder, budget=budget, isolated=isolated)
     assert "loaded" in caught.value.why
-    with Engine.open(chat_bundle, budget=Budget(memory="64GiB")) as engine:
+    with Engine.open(folder, budget=Budget(memory="64GiB"), isolated=isolated) as engine:
         assert answer(engine)
 
 

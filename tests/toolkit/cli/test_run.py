@@ -28,6 +28,9 @@ METRICS = {
     "context_length",
     "threads",
     "backend",
+    "is_isolated",
+    "is_forced",
+    "n_restarts",
 }
 
 
@@ -101,6 +104,7 @@ def test_a_base_model_continues_the_prompt(base_bundle: Path, capsys: pytest.Cap
         (["--max-tokens", "0"], 2, "max_tokens"),
         (["--max-tokens", "-1"], 2, "max_tokens"),
         (["--context", "0"], 2, "context"),
+        (["--context", "-1"], 2, "a context of -1 tokens"),
         (["--context", str(CONTEXT_LENGTH + 1)], 2, "context"),
         (["--context", "5"], 2, "does not fit"),
         (["--temperature", "-1"], 2, "temperature"),

@@ -1,0 +1,50 @@
+"""Starts an engine's process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def can_isolate() -> bool:
+    """Whether this platform lets an app start a Python process: not iOS, not Android's apps, not a frozen executable."""
+    is_app = hasattr(sys, "getandroidapilevel") or "ANDROID_PRIVATE" in os.environ or getattr(sys, "frozen", False)
+    return os.name == "posix" and sys.platform != "ios" and not is_app and bool(sys.executable)
+
+
+def start_process(cpus: Sequence[int]) -> tuple[subprocess.Popen[bytes], int]:
+    """Start `toolkit.worker_main` with this process's import path, in a session of its own.
+
+    Returns:
+        The process, whose stdin takes commands and whose stderr is a pipe, and the descriptor its messages are read from.
+
+    Raises:
+        OSError: The system starts none.
+    """
+    events, child_end = os.pipe()
+    root = str(Path(__file__).resolve().parents[1])
+    paths = os.pathsep.join(dict.fromkeys([*sys.path, root]))
+    code = "import sys; sys.path[:] = sys.argv[1].split(sys.argv[2]); from toolkit.worker_main import main; main(sys.argv[3:])"
+    level = logging.getLogger("toolkit").getEffectiveLevel()
+    facts = ("0", child_end, os.getpid(), ",".join(map(str, cpus)), level)
+    command = [sys.executable, "-c", code, paths, os.pathsep, *map(str, facts)]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(child_end,),
+            start_new_session=True,
+            bufsize=0,
+        )
+    except BaseException:
+        os.close(events)
+        raise
+    finally:
+        os.close(child_end)
+    return process, events
