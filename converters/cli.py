@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose refusals are `UsageError`s, so they look like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"convert: {message}", fix="see convert --help")
+        raise UsageError("convert does not understand this command line", why=message, fix="see convert --help")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,14 +129,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _interrupt_on_termination() -> None:
-    """Let SIGTERM and SIGHUP clean up like Ctrl-C does."""
+    """Let the first SIGTERM or SIGHUP clean up like Ctrl-C does; more of them do not disturb the cleaning."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
     def interrupt(number: int, frame: Any) -> NoReturn:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), interrupt)
+    for each in numbers:
+        signal.signal(each, interrupt)
 
 
 def _convert(request: ConvertRequest, *, is_json: bool, is_debug: bool) -> int:

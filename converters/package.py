@@ -34,6 +34,7 @@ class OutputFolder:
         self.path = path
         self._building = path / BUILDING
         self._made: list[Path] = []
+        self._is_closed = False
 
     def prepare(self) -> None:
         """Make the folder, prove that it can be written to, and clean up after dead processes.
@@ -42,6 +43,7 @@ class OutputFolder:
             OSError: It cannot be made or written to.
             UsageError: The path is a file, or no folder can be made of that name.
         """
+        self._is_closed = False
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(self.path))
@@ -56,7 +58,8 @@ class OutputFolder:
             raise UsageError(f"{self.path} cannot hold bundles", why=why, fix="give another folder to --out") from error
 
     def tidy(self) -> None:
-        """Remove what this run made and left empty."""
+        """Remove what this run made and left empty; a thread that an interrupt left behind makes nothing after this."""
+        self._is_closed = True
         for folder in (self._building, *self._made):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -83,7 +86,12 @@ class OutputFolder:
         """An empty folder to build one bundle in, on the same filesystem as OUT. Only one process builds a name at a time.
 
         Whatever is left in it at the end is removed.
+
+        Raises:
+            InterruptedError: `tidy` was called: the run is over.
         """
+        if self._is_closed:
+            raise InterruptedError("the conversion is over")
         with hold(self._lock(name), on_wait=on_wait):
             self._sweep(name)
             folder = self._building / f"{name}.{os.getpid()}"

@@ -53,10 +53,10 @@ class ConvertRequest:
         """
         for flag, names in (("--to", self.targets), ("--recipe", self.recipes)):
             if not names:
-                raise UsageError(f"{flag} names nothing", fix=f"leave {flag} out, or give it a name")
+                raise UsageError(f"{flag} names nothing", why="it needs at least one name", fix=f"leave {flag} out, or give it a name")
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise UsageError(f"{flag} names {repeated[0]} twice", fix="name it once")
+                raise UsageError(f"{flag} names {repeated[0]} twice", why="both would be the same bundle", fix="name it once")
         if self.context_length < MIN_CONTEXT_LENGTH:
             why = f"the least is {MIN_CONTEXT_LENGTH} tokens"
             raise UsageError(f"--context {self.context_length} is too short", why=why, fix="use --context 2048")

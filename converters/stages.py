@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,8 @@ class WorkFolder:
                 removed only if no other process is using the folder.
         """
         self.root = root
+        self._turns: dict[str, threading.Lock] = {}
+        self._turns_lock = threading.Lock()
         self._done: dict[str, Path] = {}  # what this run has built or checked byte for byte
         self._use = SharedUse(root / "in-use", if_alone=lambda: self._clear(forget or (lambda name: False)))
 
@@ -100,8 +103,13 @@ class WorkFolder:
         Whatever `build` raises is passed on, and nothing of the stage is left.
         """
         place = self.folder(stage)
-        if place.name in self._done:
-            return self._done[place.name]
+        # Threads of this run take turns first, so that only another run is announced as one that is waited for.
+        with self._turns_lock:
+            turn = self._turns.setdefault(place.name, threading.Lock())
+        with turn:
+            return self._done[place.name] if place.name in self._done else self._run_alone(stage, place, progress)
+
+    def _run_alone(self, stage: Stage, place: Path, progress: Progress) -> Path:
         with hold(place.with_name(place.name + ".lock"), on_wait=lambda: progress.note(f"waiting for another conversion: {stage.title}")):
             if (output := self.finished(stage)) is not None:
                 progress.note(f"{stage.title}: done before, taken from the cache")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.cache import cache_root, sha256_file
-from toolkit.errors import FormatError
+from toolkit.errors import FormatError, UsageError
 from toolkit.manifest import FileRecord, Manifest
 from toolkit.manifest_reader import load_manifest
 from toolkit.units import format_bytes
@@ -42,8 +42,11 @@ class Bundle:
             advance: Gets the bytes of each piece hashed.
 
         Raises:
+            UsageError: `path` is empty.
             FormatError: The folder is no bundle, or a file is missing or differs from the manifest; the text names it.
         """
+        if path == "":  # to the system that is the current directory, to no user
+            raise UsageError("no bundle is named", why="the argument is empty", fix="give the folder that `convert` wrote")
         folder = Path(path)
         if not folder.is_dir():
             raise FormatError(

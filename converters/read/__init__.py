@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from converters.checkpoint import Checkpoint
+from converters.read.ctranslate2_header import is_ctranslate2
 from converters.read.names import checkpoint_name
 from toolkit.errors import UsageError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 # kind of file or folder -> (module, function)
 READERS: dict[str, tuple[str, str]] = {
+    "ctranslate2": ("converters.read.ctranslate2", "read_ctranslate2"),
     "gguf": ("converters.read.gguf", "read_gguf"),
     "hf": ("converters.read.hf", "read_hf"),
 }
@@ -78,9 +80,16 @@ def agreed_license(stated: LicenseRecord, accept_license: str | None, source: st
 
 
 def local_path(source: str | Path) -> Path | None:
-    """The path a source names if it exists here; None if it must be fetched. A catalog name wins: write `./name` for a folder."""
+    """The path a source names if it exists here; None if it must be fetched. A catalog name wins: write `./name` for a folder.
+
+    Raises:
+        UsageError: It is empty: no path means the current directory to the system, never to a user.
+    """
     from toolkit.catalog import load_catalog
 
+    if source == "":
+        fix = "give a directory, a file.gguf, hf:org/repo or a name of the catalog"
+        raise UsageError("no source is named", why="the argument is empty", fix=fix)
     path = Path(source)
     return path if path.exists() and str(source) not in load_catalog().models else None
 
@@ -106,7 +115,7 @@ def reader_kind(path: Path) -> str:
         UsageError: Neither a folder nor a GGUF file.
     """
     if path.is_dir():
-        return "hf"
+        return "ctranslate2" if is_ctranslate2(path) else "hf"
     if path.suffix.lower() == ".gguf" or _magic(path) == b"GGUF":
         return "gguf"
     raise UsageError(

@@ -117,6 +117,15 @@ def test_a_failure_while_building_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_after_tidying_nothing_is_made_again_by_a_thread_that_is_late(tmp_path):
+    out = OutputFolder(tmp_path / "out")
+    out.prepare()
+    out.tidy()
+    with pytest.raises(InterruptedError), out.building("late"):
+        pass
+    assert not (tmp_path / "out").exists()
+
+
 def test_tidy_keeps_an_empty_folder_that_was_there_before(tmp_path):
     (tmp_path / "out").mkdir()
     prepared(tmp_path / "out").tidy()

@@ -1,3 +1,5 @@
+"""What a conversion makes: bundles, their figures and gates, and no work twice."""
+
 import dataclasses
 import json
 import math
@@ -5,52 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from converters.pipeline import convert
 from converters.recipe import load_recipe
-from converters.request import ConvertRequest, ConvertResult
-from converters.resources import FreeMemory
-from tests.converters.small_model import SmallTarget, SmallVerifier, small_checkpoint, small_parts
+from tests.converters.desk import ALL, Desk
+from tests.converters.small_model import small_checkpoint
 from toolkit.bundle import Bundle
-from toolkit.errors import BackendUnavailableError, BudgetError, FidelityError, FormatError, ToolkitError, UsageError
-
-ALL = ("fp32", "fp16", "int8", "int4-g32")
-
-
-class Notes:
-    """A Progress that keeps what it was told."""
-
-    def __init__(self) -> None:
-        from converters.progress import Silent
-
-        self.texts: list[str] = []
-        self.stage = Silent().stage
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
-
-
-class Desk:
-    """One user's machine: a cache, an output folder, and the target and verifier of the last run."""
-
-    def __init__(self, root: Path) -> None:
-        self.cache, self.out = root / "cache", root / "out"
-        self.target, self.verifier, self.notes = SmallTarget(), SmallVerifier(), Notes()
-
-    def convert(self, *recipes: str, parts: dict | None = None, **request) -> ConvertResult:
-        wanted = {"targets": ("small",), "recipes": recipes or ("int8",), "out": self.out} | request
-        made = dataclasses.replace(small_parts(self.cache, self.target, verifier=self.verifier), **(parts or {}))
-        self.notes = Notes()
-        return convert(ConvertRequest("small", **wanted), self.notes, parts=made)
-
-    def fresh(self) -> None:
-        """Forget calls and faults, as a new process would."""
-        self.target, self.verifier = SmallTarget(), SmallVerifier()
-
-    def published(self) -> list[str]:
-        return sorted(path.name for path in self.out.glob("[!.]*"))
-
-    def stages(self) -> list[str]:
-        return sorted(path.name.rpartition("-")[0] for path in self.cache.glob("*/*-*") if path.is_dir())
+from toolkit.errors import FidelityError, UsageError
 
 
 @pytest.fixture
@@ -178,138 +139,6 @@ def test_force_makes_it_again(desk):
     assert "quantize int8" in desk.target.calls
 
 
-# --- refusals before work
-
-
-def test_everything_is_checked_before_any_work(desk):
-    with pytest.raises(UsageError, match="cannot rotate"):
-        desk.convert("int8", "int8-hadamard")
-    assert set(desk.target.calls) == {"check"}
-    assert not desk.out.exists()
-
-
-@pytest.mark.parametrize(
-    "request_change",
-    [
-        {"recipes": ()},
-        {"recipes": ("int8", "int8")},
-        {"recipes": ("int9",)},
-        {"targets": ()},
-        {"context_length": 31},
-        {"context_length": 4097},
-        {"max_kl": -1.0},
-        {"max_kl": math.nan},
-    ],
-)
-def test_a_wrong_request_is_refused_before_any_work(desk, request_change):
-    with pytest.raises(UsageError):
-        desk.convert(**request_change)
-    assert desk.target.calls == [] and not desk.out.exists()
-
-
-@pytest.mark.parametrize("name", ["../evil", ".hidden", "a/b", "", "a\nb", "x" * 101])
-def test_a_name_that_is_no_folder_name_is_refused(desk, name):
-    with pytest.raises(UsageError, match="name of a bundle"):
-        desk.convert(parts={"read_checkpoint": lambda *_: small_checkpoint(name=name)})
-
-
-def test_two_recipe_files_of_one_name_are_refused(desk, tmp_path):
-    from converters.recipe import RECIPES_DIR
-
-    (tmp_path / "a.toml").write_text((RECIPES_DIR / "int8.toml").read_text())
-    with pytest.raises(UsageError, match="same name"):
-        desk.convert("int8", str(tmp_path / "a.toml"))
-
-
-def test_too_little_memory_is_refused_before_any_work(desk):
-    with pytest.raises(BudgetError) as caught:
-        desk.convert(max_memory_bytes=400)
-    assert caught.value.exit_code == 3 and desk.target.calls == ["check"] and not desk.out.exists()
-
-
-def test_tight_memory_takes_the_lean_path_and_writes_the_same_bundle(desk, tmp_path):
-    desk.convert("int8", max_memory_bytes=600)
-    assert "lower-lean" in desk.target.calls
-    other = Desk(tmp_path / "other")
-    other.convert("int8")
-    assert "lower" in other.target.calls
-    lean, fast = (Bundle.open(each.out / "small-small-int8").manifest for each in (desk, other))
-    assert lean.files == fast.files and lean.conversion_key == fast.conversion_key
-
-
-def test_a_cached_float_model_needs_little_memory(desk):
-    desk.convert("fp16")
-    desk.fresh()
-    assert desk.convert("int8", max_memory_bytes=200).exit_code == 0
-
-
-def test_a_control_group_refuses_whatever_the_user_says(desk):
-    with pytest.raises(BudgetError, match="the group"):
-        desk.convert(max_memory_bytes=10**6, parts={"hard_limit": lambda: FreeMemory(100, "the group")})
-
-
-def test_a_full_disk_is_refused_before_any_work(desk, monkeypatch):
-    import shutil
-    from collections import namedtuple
-
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**30, 2**30, 2**20))
-    with pytest.raises(BudgetError) as caught:
-        desk.convert()
-    assert "1 MiB are free" in caught.value.why and desk.target.calls == ["check"]
-
-
-def test_a_broken_source_keeps_its_own_error(desk):
-    def read(*_):
-        raise FormatError("model.safetensors is cut off", why="it ends 3 bytes early", fix="download it again")
-
-    with pytest.raises(FormatError, match="cut off"):
-        desk.convert(parts={"read_checkpoint": read})
-    assert not desk.out.exists()
-
-
-def test_a_target_whose_library_is_missing_is_a_dependency_error(desk):
-    def load(name):
-        raise BackendUnavailableError("no", why="mlx is not installed", fix="pip install")
-
-    with pytest.raises(BackendUnavailableError):
-        desk.convert(parts={"load_target": load})
-
-
-# --- failures at work
-
-
-def test_one_failing_recipe_does_not_stop_the_others(desk):
-    desk.target.fail_on["quantize int8"] = RuntimeError("kernel exploded")
-    result = desk.convert("fp16", "int8", "int4-g32")
-    assert desk.published() == ["small-small-fp16", "small-small-int4-g32"]
-    assert [report.verdict for report in result.bundles] == ["pass", "error", "reported"]
-    assert result.exit_code == 1 and "kernel exploded" in result.bundles[1].error.why
-    assert result.as_dict()["bundles"][1]["error"]["code"] == 1 and result.as_dict()["error"]["code"] == 1
-
-
-def test_one_failing_target_does_not_stop_the_others(desk):
-    broken = SmallTarget(name="broken", fail_on={"lower": RuntimeError("no graph")})
-    parts = small_parts(desk.cache, broken, desk.target, verifier=desk.verifier)
-    result = convert(ConvertRequest("small", targets=("broken", "small"), recipes=("fp16", "int8"), out=desk.out), parts=parts)
-    assert [report.verdict for report in result.bundles] == ["error", "error", "pass", "pass"]
-    assert broken.calls.count("lower") == 1, "a lowering that failed is not tried again for the next recipe"
-    assert desk.published() == ["small-small-fp16", "small-small-int8"]
-
-
-def test_a_reference_that_fails_is_tried_once(desk):
-    desk.verifier.fail_on["reference"] = RuntimeError("torch")
-    assert desk.convert("fp16", "int8").exit_code == 1
-    assert desk.verifier.calls == ["reference"] and desk.published() == []
-
-
-def test_different_failures_share_no_code(desk):
-    desk.target.fail_on = {"quantize int8": MemoryError(), "quantize fp16": RuntimeError()}
-    assert desk.convert("fp16", "int8").exit_code == 1
-    desk.target.fail_on = {"quantize int8": MemoryError()}
-    assert desk.convert("fp16", "int8", force=True).exit_code == 3
-
-
 def test_a_failed_gate_publishes_nothing_and_keeps_the_refused_bundle(desk):
     result = desk.convert("int4-g32", "fp16", max_kl=0.0005)
     refused, published = result.bundles
@@ -359,49 +188,6 @@ def test_a_target_that_carries_out_another_recipe_is_found_by_bits_per_weight(de
     assert desk.published() == [] and (desk.out / f".refused/small-small-{asked}/report.json").is_file()
 
 
-def test_a_full_disk_at_work_is_a_budget_error_and_resumes(desk):
-    import errno
-
-    desk.target.fail_on["assemble int8"] = OSError(errno.ENOSPC, "No space left on device")
-    result = desk.convert("int8")
-    assert result.exit_code == 3 and "--resume" in result.bundles[0].error.fix and desk.published() == []
-    desk.fresh()
-    assert desk.convert("int8", resume=True).exit_code == 0
-    assert desk.target.calls == ["check", "assemble int8"]
-
-
-# --- resume
-
-
-@pytest.mark.parametrize("stage", ["lower", "quantize int8", "assemble int8", "measure"])
-@pytest.mark.parametrize("resume", [True, False])
-def test_an_interrupted_run_leaves_nothing_and_resumes_from_the_last_finished_stage(desk, stage, resume):
-    (desk.verifier if stage == "measure" else desk.target).fail_on[stage] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        desk.convert("int8")
-    assert not desk.out.exists()
-    desk.fresh()
-    assert desk.convert("int8", resume=resume).exit_code == 0
-    order = ["lower", "quantize int8", "assemble int8"]
-    done = order.index(stage) if stage in order else 2
-    kept = order[:done] if resume else order[: min(done, 1)]
-    assert [call for call in desk.target.calls if call != "check"] == [
-        call for call in order if call not in kept or call == "assemble int8"
-    ]
-
-
-def test_a_damaged_stage_is_not_resumed_from(desk):
-    desk.target.fail_on["assemble int8"] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        desk.convert("int8")
-    [model] = desk.cache.glob("*/quantized-small-int8-*/model.npz")
-    model.write_bytes(b"x" + model.read_bytes()[1:])
-    desk.fresh()
-    assert desk.convert("int8", resume=True).exit_code == 0
-    assert "quantize int8" in desk.target.calls
-    Bundle.open(desk.out / "small-small-int8", full_check=True)
-
-
 def test_the_pipeline_itself_loads_no_heavy_library(tmp_path):
     import subprocess
     import sys
@@ -410,9 +196,3 @@ def test_the_pipeline_itself_loads_no_heavy_library(tmp_path):
     code = f"import sys, converters.pipeline, converters.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_every_error_names_what_why_and_fix(desk):
-    desk.target.fail_on["quantize int8"] = RuntimeError("kernel exploded")
-    [error] = desk.convert("int8").errors
-    assert isinstance(error, ToolkitError) and len(str(error).splitlines()) == 3

@@ -11,7 +11,7 @@ import toolkit.bundle
 from tests.toolkit.small_manifest import CONTENTS, small_bundle
 from toolkit.bundle import Bundle
 from toolkit.cache import cache_root
-from toolkit.errors import FormatError
+from toolkit.errors import FormatError, UsageError
 
 
 @pytest.fixture
@@ -167,3 +167,10 @@ def test_the_content_hash_follows_the_native_files_alone(tmp_path: Path, own_fol
     fewer = Bundle.open(small_bundle(tmp_path / "three", files=one.manifest.files[:1]))
     assert one.content_hash == renamed.content_hash
     assert one.content_hash != fewer.content_hash
+
+
+def test_no_path_at_all_is_no_current_directory(bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bundle_path)
+    assert Bundle.open(".").manifest == Bundle.open(bundle_path).manifest
+    with pytest.raises(UsageError, match="no bundle is named"):
+        Bundle.open("")

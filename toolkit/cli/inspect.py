@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     path = Path(args.source)
-    if (path / MANIFEST_NAME).exists():
+    if args.source and (path / MANIFEST_NAME).exists():
         manifest = load_manifest(path)
         facts = {"kind": "bundle", "path": str(path), **asdict(manifest), "bytes": sum(record.bytes for record in manifest.files)}
         rows = list(bundle_rows(path, manifest))

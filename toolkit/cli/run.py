@@ -13,7 +13,7 @@ from toolkit.cli.options import add_engine_options, add_sampling_options, checke
 from toolkit.cli.output import metrics_line, print_json, print_piece
 from toolkit.engine import Engine
 from toolkit.errors import UsageError
-from toolkit.limits import check_text
+from toolkit.limits import check_context_length, check_text
 from toolkit.session import Session
 
 _EXAMPLES = """\
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     sampling = checked_sampling(args)
     prompt = _read_stdin() if args.prompt == "-" else args.prompt
     bundle = Bundle.open(args.bundle, full_check=args.full_check)
+    if args.context is not None:
+        check_context_length(args.context, most=bundle.manifest.context_length)
     check_text(prompt, what="the prompt", context_length=args.context or bundle.manifest.context_length)
     interruptible = Interruptible()
     try:

@@ -36,7 +36,7 @@ def test_the_questions_of_acquisition_are_answered_alike_for_both_formats(kind: 
     assert (facts["name"], facts["format"], facts["is_fetched"]) == ("tiny", kind, True)
     assert facts["license"] == {"id": "unknown", "url": None, "accepted_at": None}
     assert facts["quantization"] == {"name": "F32", "bits_per_weight": 32.0}
-    assert facts["targets"][0] == "litert" and facts["unsupported"] is None
+    assert "litert" in facts["targets"] and facts["unsupported"] is None
     assert facts["n_parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert facts["weights_bytes"] == 4 * facts["n_parameters"]
     assert facts["context_length"] == 128
@@ -70,3 +70,14 @@ def test_damaged_and_unknown_sources_are_errors(tmp_path: Path) -> None:
         inspect_source(str(tmp_path / "bad.gguf"))
     with pytest.raises(UsageError):
         inspect_source("no-such-model-name")
+
+
+def test_a_ctranslate2_whisper_is_described_like_any_other_source(tmp_path: Path) -> None:
+    from tests.converters.tiny_whisper import tiny_whisper, write_ctranslate2
+
+    facts = inspect_source(str(write_ctranslate2(tiny_whisper(), tmp_path / "tiny")))
+    assert set(facts) == KEYS
+    assert (facts["format"], facts["model_type"], facts["targets"]) == ("ctranslate2", "whisper", ["litert", "onnx"])
+    assert facts["quantization"] == {"name": "float16", "bits_per_weight": 16.0}
+    assert (facts["context_length"], facts["dims"]["encoder_n_layers"], facts["dims"]["decoder_n_layers"]) == (40, 2, 3)
+    assert facts["kv_bytes_per_token"]["float32"] == 4 * 2 * 3 * 48

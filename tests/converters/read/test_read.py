@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from converters.read import READERS, model_path, read_checkpoint, reader_kind
+from converters.read import READERS, local_path, model_path, read_checkpoint, reader_kind
+from converters.read.inspect import inspect_source
 from converters.read.names import checkpoint_name
 from tests.converters.tiny_checkpoints import tiny_model, write_gguf
 from toolkit.errors import FormatError, ToolkitError, UsageError
@@ -101,3 +102,11 @@ def test_a_quantized_file_gives_exactly_the_values_gguf_py_reads(storage: str, t
     for name in ("model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"):
         stored = gguf.quants.quantize(model.state_dict()[name].numpy(), kind)
         np.testing.assert_array_equal(checkpoint.tensors.load(name), gguf.quants.dequantize(stored, kind))
+
+
+def test_no_source_at_all_is_no_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for ask in (read_checkpoint, inspect_source):
+        with pytest.raises(UsageError, match="no source is named"):
+            ask("")
+    assert local_path(".") == Path(".")
