@@ -8,6 +8,8 @@ from typing import Any
 
 from converters.architectures import family_of, family_of_gguf
 from converters.read import local_path, model_path, reader_kind
+from converters.read.ctranslate2 import MODEL_NAME, SPEC_NAME, ctranslate2_quantization, ctranslate2_spec, model_files
+from converters.read.ctranslate2_header import read_ctranslate2_header
 from converters.read.gguf import gguf_license, gguf_quantization, gguf_spec
 from converters.read.gguf_tensors import GgufFile
 from converters.read.gguf_tensors import check_tensor_set as gguf_tensor_set
@@ -18,6 +20,7 @@ from converters.read.hf_tensors import stored_tensors, text_tensors, weight_file
 from converters.read.hf_tokenizer import chat_template_from_hf
 from converters.read.names import checkpoint_name
 from converters.spec import ModelSpec
+from converters.whisper_spec import WhisperSpec
 from toolkit.catalog import CatalogModel, PypiSource, load_catalog
 from toolkit.errors import UnsupportedModelError
 from toolkit.manifest import LicenseRecord, SourceRecord
@@ -59,7 +62,7 @@ def _catalog_facts(model: CatalogModel) -> dict[str, Any]:
 
     license_record = LicenseRecord(model.license.id, model.license.url, accepted_at(model.license.id))
     for source in model.sources:
-        if isinstance(source, PypiSource) and (entry := stored_entry(source)) is not None and model.task != "speech":
+        if isinstance(source, PypiSource) and (entry := stored_entry(source)) is not None:
             return _local_facts(model_path(entry.path), model.name, SourceRecord(source.uri), license_record)
     unknown = ("format", "quantization", "weights_bytes", "targets", "unsupported", "content_hash", "model_type", "architecture")
     facts = dict.fromkeys((*unknown, "context_length", "kv_bytes_per_token", "dims", "chat", "chat_template"))
@@ -75,7 +78,7 @@ def _catalog_facts(model: CatalogModel) -> dict[str, Any]:
 
 def _local_facts(path: Path, name: str, source: SourceRecord, license_record: LicenseRecord | None = None) -> dict[str, Any]:
     kind = reader_kind(path)
-    facts = _gguf_facts(path) if kind == "gguf" else _hf_facts(path)
+    facts = {"gguf": _gguf_facts, "hf": _hf_facts, "ctranslate2": _ctranslate2_facts}[kind](path)
     stated = license_record or facts.pop("license")
     return {
         "name": name,
@@ -130,6 +133,42 @@ def _hf_facts(path: Path) -> dict[str, Any]:
         "license": hf_license(path),
         "chat": template is not None,
         "chat_template": template,
+    }
+
+
+def _ctranslate2_facts(path: Path) -> dict[str, Any]:
+    header = read_ctranslate2_header(path / MODEL_NAME)
+    try:
+        facts = _whisper_facts(ctranslate2_spec(path, header)[0])
+    except UnsupportedModelError as error:
+        facts = _refused(error, "whisper" if header.spec_name == SPEC_NAME else header.spec_name)
+    return facts | {
+        "quantization": asdict(ctranslate2_quantization(header)),
+        "weights_bytes": sum(variable.n_bytes for variable in header.variables.values()),
+        "sha256": hash_files({file.name: file for file in model_files(path)}),
+        "license": LicenseRecord("unknown"),
+        "chat": False,
+        "chat_template": None,
+    }
+
+
+def _whisper_facts(spec: WhisperSpec) -> dict[str, Any]:
+    from converters.targets import SPEECH_TARGETS
+
+    stacks = {
+        f"{name}_{key}": value
+        for name, stack in (("encoder", spec.encoder), ("decoder", spec.decoder))
+        for key, value in asdict(stack).items()
+    }
+    return {
+        "n_parameters": spec.n_parameters,
+        "targets": sorted(SPEECH_TARGETS),
+        "unsupported": None,
+        "model_type": spec.model_type,
+        "architecture": spec.architecture,
+        "context_length": spec.max_context_length,
+        "kv_bytes_per_token": {dtype: spec.kv_bytes_per_token(size) for dtype, size in _KV_DTYPES.items()},
+        "dims": {"hidden_size": spec.hidden_size, "vocab_size": spec.vocab_size, "n_mels": spec.n_mels, **stacks},
     }
 
 
