@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from toolkit.errors import BackendUnavailableError, UsageError
+from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
     from converters.targets.base import Target
@@ -15,6 +15,12 @@ TARGETS: dict[str, str] = {
     "litert": "converters.targets.litert",
 }
 
+
+# targets that also take a speech model, each with a module of its own; the name of the target stays the same
+SPEECH_TARGETS: dict[str, str] = {
+    "litert": "converters.targets.litert_whisper",
+    "onnx": "converters.targets.onnx_whisper",
+}
 
 def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
     """Import a target on use.
@@ -40,3 +46,21 @@ def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
         ) from error
     target: Target = module.TARGET
     return target
+
+
+def suited(target: Target, model_type: str) -> Target:
+    """The target itself, or its counterpart for speech models.
+
+    Raises:
+        UnsupportedModelError: The target takes no speech models.
+        BackendUnavailableError: A library it imports is not installed.
+    """
+    if model_type != "whisper":
+        return target
+    if target.name not in SPEECH_TARGETS:
+        raise UnsupportedModelError(
+            f"a Whisper model cannot be converted to {target.name}",
+            why=f"speech models go to {', '.join(sorted(SPEECH_TARGETS))}",
+            fix=f"use --to {','.join(sorted(SPEECH_TARGETS))}",
+        )
+    return load_target(target.name, SPEECH_TARGETS)
