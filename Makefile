@@ -14,7 +14,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 venv:
-	@bash .ci/venv convert,test
+	@bash .ci/venv convert,gguf,mlx,onnx,speech,batch,test
 
 demo: venv
 	$(BIN)/toolkit models pull $(MODEL)
