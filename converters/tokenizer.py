@@ -125,12 +125,25 @@ def token_texts(files: TokenizerFiles, token_ids: Iterable[int]) -> list[str]:
         ) from error
 
 
+def reference_encodings(tokenizer_json: bytes) -> dict[str, list[int]]:
+    """Each proof text of a tokenizer with the ids its own library gives it, nothing added.
+
+    Raises:
+        FormatError: The bytes are no tokenizer.json.
+    """
+    reference = _Reference(tokenizer_json)
+    return {text: reference.encode(text) for text in reference.texts}
+
+
 class _Reference:
     """The checkpoint's own tokenizer, and the texts to compare others with it on."""
 
     def __init__(self, tokenizer_json: bytes, texts: Sequence[str] | None = None) -> None:
         self._tokenizer = _load(tokenizer_json)
         self.texts = proof_texts(_special_texts(self._tokenizer), _plain_pieces(self._tokenizer)) if texts is None else texts
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def compare_model(self, model: bytes) -> list[Difference]:
         import sentencepiece
@@ -146,7 +159,7 @@ class _Reference:
 
     def _differences(self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]) -> Iterator[Difference]:
         for text in self.texts:
-            expected, got = self._tokenizer.encode(text, add_special_tokens=False).ids, list(encode(text))
+            expected, got = self.encode(text), list(encode(text))
             if got != expected:
                 yield Difference(text, expected, got)
                 continue

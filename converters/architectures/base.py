@@ -54,3 +54,6 @@ class Family(Protocol):
 
     def from_gguf(self, gguf_name: str, array: FloatArray, spec: ModelSpec) -> tuple[str, FloatArray]:
         """Rename a tensor and undo what llama.cpp's converter did to its values."""
+
+    def to_gguf(self, hf_name: str, array: FloatArray, spec: ModelSpec) -> FloatArray:
+        """A whole tensor's values as llama.cpp expects them: the inverse of `from_gguf`. Tables are the same in both."""

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from converters.architectures.base import FloatArray, GgufView
 from converters.architectures.config_dims import common_config, dims_from_config
 from converters.architectures.decoder import tensor_table
@@ -161,3 +163,8 @@ def from_gguf(gguf_name: str, array: FloatArray, spec: ModelSpec) -> tuple[str, 
     if gguf_name.endswith("norm.weight"):
         array = array - 1.0
     return gguf_names(spec)[gguf_name], array
+
+
+def to_gguf(hf_name: str, array: FloatArray, spec: ModelSpec) -> FloatArray:
+    """Add the 1 that llama.cpp expects in every norm weight."""
+    return array + np.float32(1.0) if hf_name.endswith("norm.weight") else array

@@ -88,6 +88,13 @@ def from_gguf(gguf_name: str, array: FloatArray, spec: ModelSpec) -> tuple[str, 
     return gguf_names(spec)[gguf_name], array
 
 
+def to_gguf(hf_name: str, array: FloatArray, spec: ModelSpec) -> FloatArray:
+    """Put the rows of q and k in llama.cpp's order."""
+    if ".q_proj." in hf_name:
+        return permute_rows(array, spec.n_heads)
+    return permute_rows(array, spec.n_kv_heads) if ".k_proj." in hf_name else array
+
+
 def unpermute_rows(array: FloatArray, n_heads: int) -> FloatArray:
     """Turn interleaved pairs (x0, y0, x1, y1, ...) of each head into halves (x0, x1, ..., y0, y1, ...).
 
@@ -96,3 +103,13 @@ def unpermute_rows(array: FloatArray, n_heads: int) -> FloatArray:
     """
     pairs = array.reshape(n_heads, array.shape[0] // n_heads // 2, 2, *array.shape[1:])
     return pairs.swapaxes(1, 2).reshape(array.shape)
+
+
+def permute_rows(array: FloatArray, n_heads: int) -> FloatArray:
+    """Turn the halves (x0, x1, ..., y0, y1, ...) of each head into interleaved pairs (x0, y0, x1, y1, ...).
+
+    Args:
+        array: (n_heads * head_dim, ...) as Hugging Face stores it.
+    """
+    halves = array.reshape(n_heads, 2, array.shape[0] // n_heads // 2, *array.shape[1:])
+    return halves.swapaxes(1, 2).reshape(array.shape)

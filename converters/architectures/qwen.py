@@ -93,5 +93,10 @@ def from_gguf(gguf_name: str, array: FloatArray, spec: ModelSpec) -> tuple[str, 
     return gguf_names(spec)[gguf_name], array
 
 
+def to_gguf(hf_name: str, array: FloatArray, spec: ModelSpec) -> FloatArray:
+    """The same values."""
+    return array
+
+
 def _table(spec: ModelSpec) -> list[tuple[str, str, tuple[int, ...]]]:
     return tensor_table(spec, has_output_bias=spec.model_type == "qwen3")

@@ -67,3 +67,12 @@ def splitting_rule(name: str) -> SplittingRule:
             fix="convert from the Hugging Face checkpoint, which carries its tokenizer.json",
         )
     return _RULES[name]
+
+
+def splitting_rules() -> dict[str, SplittingRule]:
+    """Every rule known here under one name; names that mean the same rule are left out."""
+    first: dict[str, SplittingRule] = {}
+    for name, rule in _RULES.items():
+        if rule not in first.values():
+            first[name] = rule
+    return first

@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from converters.targets.base import Target
 
 TARGETS: dict[str, str] = {
+    "gguf": "converters.targets.gguf",
     "litert": "converters.targets.litert",
+    "mlx": "converters.targets.mlx",
 }
-
 
 # targets that also take a speech model, each with a module of its own; the name of the target stays the same
 SPEECH_TARGETS: dict[str, str] = {
     "litert": "converters.targets.litert_whisper",
     "onnx": "converters.targets.onnx_whisper",
 }
+
 
 def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
     """Import a target on use.
