@@ -90,8 +90,12 @@ class Loader:
         """What ended the engine's process, if something did."""
         return self.native.worker.crash if isinstance(self.native, RemoteEngine) else None
 
-    def open(self, context_length: int) -> None:
+    def open(self, context_length: int, *, is_again: bool = False) -> None:
         """Load with a context; with a smaller one if this one is known to fail, or ends the process for lack of memory (once).
+
+        Args:
+            context_length: Tokens.
+            is_again: This loader had it loaded before, so what it died of then was no load.
 
         Raises:
             BudgetError: The plan does not fit, failed before and has no smaller one, or turned out larger than the budget.
@@ -100,7 +104,7 @@ class Loader:
         """
         plan = self.plan_for(context_length)
         mark = LoadMark(self._bundle.content_hash, plan.backend, _version(), context_length, plan.threads)
-        failure = None if self._settings.force else mark.past_failure()
+        failure = None if self._settings.force or is_again else mark.past_failure()
         if failure is not None and failure.still_counts(self._free_bytes()):
             self._open_smaller(plan, _failed_before(plan, failure))
             return
@@ -163,7 +167,7 @@ class Loader:
         if is_memory:
             self._open_smaller(plan, crash)
         else:
-            self.open(plan.context_length)
+            self.open(plan.context_length, is_again=True)
 
     def fail(self, crash: EngineCrashed) -> None:
         """Note that the plan's first answer ended its process."""

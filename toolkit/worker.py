@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.backends.base import Counts, StreamEnd
-from toolkit.errors import EngineError, ToolkitError
+from toolkit.errors import EngineError, ToolkitError, UsageError
 from toolkit.units import format_bytes
 from toolkit.worker_death import FIXES, CrashCause, EngineCrashed, explain_exit, raised, read_oom_counters, thread_states
 from toolkit.worker_frames import FrameError, FrameReader, pack_frame
@@ -65,7 +65,7 @@ class Worker:
             EngineError: The system starts no process.
         """
         self._what, self._limits, self._cpus = what, limits or WorkerLimits(), tuple(cpus)
-        self.pid = 0
+        self.pid, self._host_pid = 0, os.getpid()
         self.crash: EngineCrashed | None = None
         self.rss_bytes: int | None = None
         self.peak_rss_bytes: int | None = None
@@ -101,6 +101,12 @@ class Worker:
             EngineCrashed: The process has ended, or ends before it answers.
             ToolkitError: What the method raised.
         """
+        if os.getpid() != self._host_pid:  # a fork has this object, but none of its threads
+            raise UsageError(
+                f"the engine of {self._what} belongs to another process",
+                why=f"process {self._host_pid} opened it and this one, {os.getpid()}, was forked from it",
+                fix="open an engine in each process, or start processes with multiprocessing's spawn",
+            )
         streams: list[Stream] = []
         reply = _Reply(doing or method, None if limit_s is None else time.monotonic() + limit_s)
         data = self._message(target, method, arguments, options, streams, reply)
@@ -113,7 +119,7 @@ class Worker:
 
     def post(self, target: int, method: str) -> None:
         """Call a method and wait for nothing; returns at once, also when the process has ended."""
-        if self.crash is None:
+        if self.crash is None and os.getpid() == self._host_pid:
             self._outgoing.put(pack_frame({"object": target, "method": method, "arguments": [], "options": encode({})}))
 
     def stream_of(self, sink: Callable[[Any], None]) -> Stream:
@@ -122,6 +128,8 @@ class Worker:
 
     def close(self) -> None:
         """End the process now. May be called twice; waits some milliseconds until its memory is free, never longer than two seconds."""
+        if os.getpid() != self._host_pid:
+            return
         with self._lock:
             self._is_closing = True
         self._kill()
@@ -144,6 +152,8 @@ class Worker:
         with self._lock:
             if self.crash is not None:
                 raise self.crash
+            if not self.is_busy:
+                self._watch.reset(time.monotonic())
             self._n_messages += 1
             number = self._n_messages
             sinks = [(number << 8) + index for index in range(len(streams))]
