@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import random
-import time
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_SWEPT_SECONDS = 20.0  # a folder that is swept by others comes and goes; one that cannot be made never comes
-_MAX_PAUSE_SECONDS = 0.005
+_MOST_TRIES = 1000
+_PLAIN_TRIES = 3
 
 
 def _open_locked(path: Path, operation: int) -> int | None:
-    """A descriptor of the lock file that holds the lock; None if another process holds it (non-blocking only)."""
-    deadline = time.monotonic() + _SWEPT_SECONDS
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except (FileNotFoundError, FileExistsError):  # its folder was swept between the two calls, or inside the first one
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(random.uniform(0, _MAX_PAUSE_SECONDS))  # out of step with whoever sweeps
+    """A descriptor of the lock file that holds the lock; None if another process holds it (non-blocking only).
+
+    The file may be gone before it is locked: a holder removes it on leaving, and others sweep its folder when it is empty. Then
+    the new file is locked instead. Each failed try means that somebody else got on meanwhile, so the tries are bounded.
+    """
+    for n_tries in range(_MOST_TRIES):
+        descriptor = _open_plainly(path) if n_tries < _PLAIN_TRIES else _open_in_new_folder(path)
+        if descriptor is None:
             continue
         try:
             fcntl.flock(descriptor, operation)
@@ -36,7 +35,39 @@ def _open_locked(path: Path, operation: int) -> int | None:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # its last holder removed the file while we waited: lock the new one
+        os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, f"it was swept away {_MOST_TRIES} times", str(path))
+
+
+def _open_plainly(path: Path) -> int | None:
+    """The lock file, made if missing; None if its folder went away meanwhile."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except (FileNotFoundError, FileExistsError):
+        if path.parent.exists() and not path.parent.is_dir():
+            raise
+        return None
+
+
+def _open_in_new_folder(path: Path) -> int | None:
+    """As `_open_plainly`, but the folder arrives with the file already in it, so there is no moment at which it could be swept.
+
+    A folder can be renamed onto an empty one. If others have files in it by now, nobody sweeps it, and the plain way will do.
+    """
+    path.parent.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f"{path.parent.name}.", suffix=".new", dir=path.parent.parent))
+    try:
+        new.chmod(0o755)
+        descriptor = os.open(new / path.name, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            os.rename(new, path.parent)
+        except OSError:
+            os.close(descriptor)
+            return _open_plainly(path)
+        return descriptor
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -1,9 +1,12 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
-from converters.lock import SharedUse, hold, try_hold
+import pytest
+
+from converters.lock import SharedUse, _open_plainly, hold, try_hold
 
 
 def in_child(work) -> int:
@@ -100,12 +103,23 @@ def test_only_whoever_is_alone_clears_a_shared_folder(tmp_path):
     assert cleared == ["start", "end"]
 
 
-def test_a_lock_in_a_folder_that_is_swept_meanwhile_is_still_got(tmp_path):
-    folder: Path = tmp_path / "sometimes"
+def sweep_for_ever(folder: Path) -> None:
+    while True:
+        try:
+            folder.rmdir()
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def sweepers(tmp_path: Path) -> Iterator[Path]:
+    """A folder that two processes and a thread remove whenever it is empty, without a pause."""
+    folder = tmp_path / "sometimes"
+    pids = [in_child(lambda: sweep_for_ever(folder)) for _ in range(2)]
     stop = threading.Event()
 
     def sweep() -> None:
-        while not stop.wait(0.0002):  # often, yet not in lockstep with this process's interpreter lock
+        while not stop.is_set():
             try:
                 folder.rmdir()
             except OSError:
@@ -113,10 +127,56 @@ def test_a_lock_in_a_folder_that_is_swept_meanwhile_is_still_got(tmp_path):
 
     thread = threading.Thread(target=sweep)
     thread.start()
-    try:
-        for _ in range(200):
-            with hold(folder / "a.lock"):
-                assert (folder / "a.lock").exists()
-    finally:
-        stop.set()
-        thread.join()
+    yield folder
+    stop.set()
+    thread.join()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_lock_in_a_folder_that_is_swept_without_a_pause_is_still_got(sweepers: Path) -> None:
+    for _ in range(500):
+        with hold(sweepers / "a.lock"):
+            assert (sweepers / "a.lock").exists()
+    assert [path for path in sweepers.parent.iterdir() if path != sweepers] == []
+
+
+def test_a_sweeper_that_always_comes_between_making_the_folder_and_the_file_is_got_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, open_file = tmp_path / "sometimes", os.open
+
+    def open_after_sweeping(path: Path, *arguments: int) -> int:
+        if Path(path).parent == folder and not any(folder.iterdir()):
+            folder.rmdir()
+        return open_file(path, *arguments)
+
+    monkeypatch.setattr(os, "open", open_after_sweeping)
+    assert _open_plainly(folder / "a.lock") is None
+    for _ in range(5):
+        with hold(folder / "a.lock"), try_hold(folder / "a.lock") as is_free:
+            assert not is_free
+    monkeypatch.setattr("converters.lock._open_in_new_folder", _open_plainly)
+    with pytest.raises(FileNotFoundError, match="swept away 1000 times"), hold(folder / "a.lock"):
+        pass
+
+
+def test_processes_that_lock_in_a_swept_folder_never_hold_it_together(sweepers: Path) -> None:
+    counter = sweepers.parent / "counter"
+    counter.write_text("0")
+
+    def work() -> None:
+        for _ in range(50):
+            with hold(sweepers / "a.lock"):
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+    for pid in [in_child(work) for _ in range(4)]:
+        assert os.waitpid(pid, 0)[1] == 0
+    assert counter.read_text() == "200"
+
+
+def test_a_file_in_the_way_of_the_folder_is_an_error_not_a_wait(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError), hold(tmp_path / "file" / "a.lock"):
+        pass
