@@ -38,21 +38,21 @@ class EngineMemory:
     window_extra_tokens: int = 0
     logit_rows: int = 1
     score_buffers: int = 1
-    tokenizer_bytes_per_token: int = 120
+    tokenizer_bytes_per_token: int = 140
     packs_on_first_start: bool = False
     prefill_chunk: int = 512
 
 
 _ENGINES: dict[str, EngineMemory] = {
     "litert": EngineMemory(
-        base_bytes=148 * _MIB,
-        mapped_base_bytes=80 * _MIB,
+        base_bytes=156 * _MIB,
+        mapped_base_bytes=82 * _MIB,
         weights_factor=1.0,
         maps_weights=True,
         kv_bytes_per_value=4,
         keeps_window=False,
         logit_rows=16,
-        score_buffers=2,
+        score_buffers=3,
         packs_on_first_start=True,
         prefill_chunk=128,
     ),

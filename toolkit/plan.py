@@ -140,7 +140,7 @@ def make_plan(
         try:
             name = _backend_name(bundle, work)
         except BackendUnavailableError as error:
-            rejected.append((bundle.name, f"{error.what}: {error.why}"))
+            rejected.append((bundle.name, ": ".join(filter(None, (error.what, error.why)))))
             continue
         plan, limit = _plan(bundle, name, work)
         if plan.fits or force:
@@ -185,7 +185,7 @@ def _backend_name(bundle: Bundle, work: _Work) -> str:
             fix="leave --backend out",
         )
     if (why := why_not(target, work.device)) is not None:
-        raise BackendUnavailableError(f"{bundle.name} cannot run on {work.device.name}", why=why, fix="use a bundle for another target")
+        raise BackendUnavailableError(why, fix="use a bundle for another target")
     return work.backend or backend_for(target)
 
 

@@ -34,5 +34,9 @@ def why_not(target: str, device: Device) -> str | None:
 
 
 def targets_for(device: Device) -> tuple[str, ...]:
-    """Targets whose bundles a device can run, as far as is known."""
-    return tuple(target for target in (*_PACKAGED, "gguf") if why_not(target, device) is None)
+    """Targets whose bundles a device can run, as far as is known. MLX is for Apple's chips: elsewhere it is many times slower."""
+    return tuple(
+        target
+        for target in ("litert", "mlx", "onnx", "gguf")
+        if why_not(target, device) is None and (target != "mlx" or device.system == "darwin")
+    )

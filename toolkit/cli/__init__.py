@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "answer one prompt with a bundle"),
     "chat": ("toolkit.cli.chat", "talk with a bundle"),
+    "plan": ("toolkit.cli.plan", "say whether a bundle fits a device, and how it would run"),
+    "doctor": ("toolkit.cli.doctor", "say what this machine has and what each engine uses of it"),
     "inspect": ("toolkit.cli.inspect", "say what a bundle or a checkpoint is"),
     "verify": ("toolkit.cli.verify", "check a bundle's files and show how faithful it is"),
     "models": ("toolkit.cli.models", "list, pull and remove models"),

@@ -65,6 +65,8 @@ class Interruptible:
 
 def leave(code: int) -> NoReturn:
     """End the process now: an interpreter that shuts down in order would wait for native code, or die in it."""
+    if (marks := sys.modules.get("toolkit.load_mark")) is not None:
+        marks.abandon_all()  # a load that is left on purpose is no failure
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

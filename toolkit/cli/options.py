@@ -15,9 +15,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Where and how the bundle runs."""
     group = parser.add_argument_group("engine")
     group.add_argument("--context", metavar="N", type=int, help="tokens the KV cache holds (default: as few as the work needs)")
-    group.add_argument("--threads", metavar="N", type=int, help="CPU threads (default: the usable CPUs, at most 4)")
+    group.add_argument("--threads", metavar="N", type=int, help="CPU threads (default: one a big core, at most 4)")
     group.add_argument("--backend", metavar="NAME", help="default: the one that runs the bundle's target")
     group.add_argument("--max-memory", metavar="SIZE", help="refuse to run in more resident memory than this, like 1.2GiB")
+    group.add_argument("--force", action="store_true", help="run it even if it does not fit, or ended its process before")
+    group.add_argument("--in-process", action="store_true", help="run the engine in this process: what ends it ends this command")
     group.add_argument("--full-check", action="store_true", help="hash every file, even if it was checked before")
 
 
@@ -55,4 +57,6 @@ def open_engine(args: argparse.Namespace, bundle: Bundle, *, expected_tokens: in
         threads=args.threads,
         backend=args.backend,
         expected_tokens=expected_tokens,
+        force=args.force,
+        isolated=False if args.in_process else None,
     )

@@ -12,7 +12,7 @@ from toolkit.cli.interrupt import Interruptible, leave
 from toolkit.cli.options import add_engine_options, add_sampling_options, checked_sampling, open_engine
 from toolkit.cli.output import metrics_line, print_json, print_piece
 from toolkit.engine import Engine
-from toolkit.errors import UsageError
+from toolkit.errors import EngineError, UsageError
 from toolkit.limits import check_context_length, check_text
 from toolkit.session import Session
 
@@ -72,13 +72,20 @@ def _answer(args: argparse.Namespace, bundle: Bundle, prompt: str, sampling: Sam
     with open_engine(args, bundle, expected_tokens=expected) as engine:
         session = _session(args, engine, sampling)
         interruptible.on_interrupt(session.cancel)
-        text = ""
-        for piece in session.send(prompt, max_tokens=args.max_tokens, stop=args.stop):
-            text += piece.text
-            if not args.json:
-                print_piece(piece.text)
-        _print_result(args, bundle, session, text)
+        text, failure = "", None
+        try:
+            for piece in session.send(prompt, max_tokens=args.max_tokens, stop=args.stop):
+                text += piece.text
+                if not args.json:
+                    print_piece(piece.text)
+        except EngineError as error:
+            if session.finish_reason is not FinishReason.CRASHED:
+                raise
+            failure = error  # what came before it is a result all the same
+        _print_result(args, bundle, session, text, failure)
         interruptible.report_done()
+        if failure is not None:
+            return failure.exit_code
         return 130 if session.finish_reason is FinishReason.CANCELLED else 0
 
 
@@ -94,11 +101,14 @@ def _session(args: argparse.Namespace, engine: Engine, sampling: Sampling) -> Se
     return engine.plain_session(**vars(sampling))
 
 
-def _print_result(args: argparse.Namespace, bundle: Bundle, session: Session, text: str) -> None:
+def _print_result(args: argparse.Namespace, bundle: Bundle, session: Session, text: str, failure: EngineError | None) -> None:
     assert session.metrics is not None and session.finish_reason is not None
     if args.json:
         result = {"text": text, "finish_reason": session.finish_reason.value, "metrics": session.metrics.as_dict()}
-        print_json({**result, "bundle": bundle.name, "seed": session.sampling.seed})
+        error = {} if failure is None else failure.as_json()
+        print_json({**result, "bundle": bundle.name, "seed": session.sampling.seed, **error})
     else:
         print_piece("\n")
         print(metrics_line(session.metrics, session.finish_reason), file=sys.stderr, flush=True)
+    if failure is not None:
+        print(failure, file=sys.stderr, flush=True)

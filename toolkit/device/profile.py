@@ -44,12 +44,13 @@ class Device:
     is_this_one: bool = False
 
     def with_memory(self, free_bytes: int, limited_by: str) -> Device:
-        """The same device with another amount of memory to plan for."""
+        """A device like this one with another amount of memory to plan for."""
         total = max(self.total_memory_bytes or 0, free_bytes)
-        return replace(self, total_memory_bytes=total, free_memory=FreeMemory(free_bytes, limited_by), free_address_space=None)
+        memory = FreeMemory(free_bytes, limited_by)
+        return replace(self, total_memory_bytes=total, free_memory=memory, free_address_space=None, is_this_one=False)
 
     def with_cores(self, n_cores: int) -> Device:
-        """The same device with `n_cores` cores, all alike.
+        """A device like this one with `n_cores` cores, all alike.
 
         Raises:
             UsageError: That is not 1 to 1024.

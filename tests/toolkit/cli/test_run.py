@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.tiny_bundle import CONTEXT_LENGTH
+from toolkit.answer import Answer
 from toolkit.cli import main
 
 pytestmark = pytest.mark.usefixtures("module_cache")
@@ -195,3 +197,35 @@ def test_ctrl_c_with_json_still_prints_the_object(chat_bundle: Path) -> None:
     assert result.returncode == 130
     answer = json.loads(result.stdout)
     assert answer["finish_reason"] == "cancelled" and len(answer["text"]) > 20
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_an_engine_that_dies_leaves_its_text_its_cost_and_its_cause(
+    chat_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_json: bool
+) -> None:
+    take, killed = Answer.take, list[int]()
+
+    def kill_after_some_text(answer: Any, event: Any) -> Any:
+        piece = take(answer, event)
+        if len(answer.text) > 20 and not killed:
+            killed.append(answer._native._worker.pid)
+            os.kill(killed[0], signal.SIGSEGV)
+        return piece
+
+    monkeypatch.setattr(Answer, "take", kill_after_some_text)
+    arguments = ["run", str(chat_bundle), "check the pump", "--max-tokens", "4000", *(["--json"] if is_json else [])]
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert "SIGSEGV" in err and "the engine of tiny-litert-fp32 crashed" in err
+    if is_json:
+        result = json.loads(out)
+        assert result["finish_reason"] == "crashed" and len(result["text"]) > 20 and "SIGSEGV" in result["error"]["why"]
+    else:
+        assert len(out) > 20 and "crashed: " in err
+
+
+def test_in_process_and_forced_are_said_in_the_metrics(chat_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inside = run_json(chat_bundle, "--max-tokens", "5", "--in-process", capsys=capsys)["metrics"]
+    assert (inside["is_isolated"], inside["is_forced"]) == (False, False)
+    forced = run_json(chat_bundle, "--max-tokens", "5", "--max-memory", "1MiB", "--force", capsys=capsys)["metrics"]
+    assert (forced["is_isolated"], forced["is_forced"]) == (True, True)

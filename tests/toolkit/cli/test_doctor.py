@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.toolkit.machine_root import GIB
+from toolkit.cli import main
+from toolkit.device.profile import Device, probe_device
+from toolkit.device.profile_file import read_device
+from toolkit.diagnosis import ENGINES, Engine, EngineReport, diagnose
+
+GOOD = 'import json\nprint("noise")\nprint(json.dumps({"uses": ["CPU"], "detail": "fine"}))'
+
+
+def report_of(
+    monkeypatch: pytest.MonkeyPatch, question: str, *, distribution: str = "pytest", device: Device | None = None
+) -> EngineReport:
+    monkeypatch.setitem(ENGINES, "litert", Engine("litert", distribution, "litert", question))
+    for name in [name for name in ENGINES if name != "litert"]:
+        monkeypatch.delitem(ENGINES, name)
+    report, _ = diagnose(device or probe_device(), limit_s=20)
+    return report
+
+
+def test_an_engine_says_what_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of(monkeypatch, GOOD)
+    assert report.is_available and report.has_backend and report.uses == ("CPU",) and report.version == pytest.__version__
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ("raise ImportError('libGL.so.1 is missing')", "libGL.so.1"),
+        ("import os; os.abort()", "exit code -6"),
+        ("print('no JSON')", "Expecting value"),
+        ("pass", "index"),
+    ],
+)
+def test_an_engine_that_does_not_load_is_explained_and_does_not_end_us(monkeypatch: pytest.MonkeyPatch, question: str, why: str) -> None:
+    report = report_of(monkeypatch, question)
+    assert not report.is_available and why in report.why and "pip install --force-reinstall pytest" in report.fix
+
+
+def test_a_missing_engine_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of(monkeypatch, GOOD, distribution="a-distribution-nobody-has")
+    assert report.version is None and report.fix == "pip install 'ondevice-toolkit[litert]'"
+
+
+def test_a_processor_the_engine_refuses_is_named_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pi_4 = read_device(b'ram = "4GiB"\ncores = 4\nisa = ["neon"]\n')
+    report = report_of(monkeypatch, "import os; os.abort()", device=pi_4)
+    assert "LSE" in report.why and replace(pi_4, isa=("neon", "lse")) != pi_4
+
+
+def test_llama_cpp_is_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in list(ENGINES):
+        monkeypatch.delitem(ENGINES, name)
+    [report] = diagnose(probe_device())
+    assert not report.is_available and "llama-server" in report.why
+    server = tmp_path / "llama-server"
+    server.write_text(f"#!{sys.executable}\nimport sys\nprint('version: 11434 (abc)', file=sys.stderr)\n")
+    server.chmod(0o755)
+    [report] = diagnose(probe_device())
+    assert report.is_available and report.version == "11434 (abc)"
+
+
+def test_the_command_prints_one_object_or_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(ENGINES, "litert", Engine("litert", "pytest", "litert", GOOD))
+    for name in [name for name in ENGINES if name != "litert"]:
+        monkeypatch.delitem(ENGINES, name)
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [engine["name"] for engine in found["engines"]] == ["litert", "gguf"]
+    assert 0 < found["device"]["free_memory_bytes"] < 2**20 * GIB and found["device"]["best_threads"] >= 1
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "litert engine" in out and "isolation" in out and "memory" in out
