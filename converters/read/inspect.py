@@ -19,6 +19,7 @@ from converters.read.hf_tensors import check_tensor_set as hf_tensor_set
 from converters.read.hf_tensors import stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import chat_template_from_hf
 from converters.read.names import checkpoint_name
+from converters.read.ollama import find_ollama, is_ollama, license_id
 from converters.spec import ModelSpec
 from converters.whisper_spec import WhisperSpec
 from toolkit.catalog import CatalogModel, PypiSource, load_catalog
@@ -43,6 +44,11 @@ def inspect_source(source: str) -> dict[str, Any]:
         UsageError: No such source.
         FormatError: A file is damaged.
     """
+    if is_ollama(source):
+        model = find_ollama(source)
+        facts = _local_facts(model.blob, checkpoint_name(model.name.model), model.source)
+        stated = facts["license"]["id"] == "unknown" and model.license_text
+        return facts | {"license": asdict(LicenseRecord(license_id(model.license_text)))} if stated else facts
     path = local_path(source)
     if path is not None:
         return _local_facts(model_path(path), checkpoint_name(path.stem if path.is_file() else path.absolute().name), SourceRecord(source))
