@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -69,7 +70,7 @@ class LiteRtTarget:
                 fix=f"use --context {SCORE_LENGTH} or more",
             )
         for recipe in recipes:
-            _check_recipe(recipe)
+            _check_recipe(checkpoint, recipe)
         self._tokenizer_and_template(checkpoint)
 
     def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
@@ -86,7 +87,11 @@ class LiteRtTarget:
         return Estimate(disk_bytes=3 * weights + graph, peak_memory_bytes=lower + beside, warm_peak_memory_bytes=verify + beside)
 
     def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
-        """What the recipe's own arithmetic says: symmetric codes and one scale a row or block."""
+        """What the recipe's own arithmetic says: symmetric codes and one scale a row or block, and what offsets take."""
+        from converters.targets import litert_plan
+
+        if litert_plan.is_planned(recipe):
+            return litert_plan.promise(checkpoint, recipe)
         return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings)
 
     def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
@@ -104,8 +109,11 @@ class LiteRtTarget:
 
     def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
         """Write the .tflite of one recipe."""
+        from converters.targets import litert_plan
         from converters.targets.litert_quantize import carried_out, quantizer_recipe
 
+        if litert_plan.is_planned(recipe):
+            return _write_planned(checkpoint, lowered, recipe, workdir)
         facts = json.loads(lowered.with_name(FACTS_NAME).read_text(encoding="utf-8"))
         rules = {str(kind): carried_out(rule, facts["model_type"]) for kind, rule in recipe.rules.items()}
         out = workdir / "model.tflite"
@@ -117,6 +125,7 @@ class LiteRtTarget:
         """Pack model, proven tokenizer and proven template into `model.litertlm`."""
         from converters.litertlm import pack_litertlm
         from converters.llm_metadata import build_llm_metadata
+        from converters.targets import litert_plan
         from converters.targets.litert_file import stored_weights
         from converters.targets.litert_quantize import carried_out
 
@@ -135,6 +144,7 @@ class LiteRtTarget:
             stop_token_ids=spec.eos_token_ids,
             as_written={
                 "algorithms": {str(kind): str(carried_out(rule, spec.model_type).algorithm) for kind, rule in recipe.rules.items()},
+                **({"kept": litert_plan.kept(checkpoint, recipe)} if any(rule.is_keep for rule in recipe.all_rules()) else {}),
                 "weights_by_type": stored.weights_by_type,
                 "kv_cache": "float32",
                 "prefill_lengths": list(options.prefill_lengths),
@@ -172,18 +182,32 @@ class LiteRtTarget:
         return LiteRtGraph(model)
 
 
-def _check_recipe(recipe: Recipe) -> None:
+def _check_recipe(checkpoint: Checkpoint, recipe: Recipe) -> None:
+    from converters.targets import litert_plan
     from converters.targets.litert_quantize import quantizer_recipe, refusal
 
-    why = next((f"[rules.{kind}]: {text}" for kind, rule in recipe.rules.items() if (text := refusal(rule))), "")
-    if recipe.overrides or recipe.promotion or any(rule.int8_rows for rule in recipe.all_rules()):
-        why = why or "rules for single tensors or rows are not there for LiteRT"
-    try:
-        quantizer_recipe({str(kind): rule for kind, rule in recipe.rules.items()})
-    except ValueError as error:
-        why = why or str(error)
+    if litert_plan.is_planned(recipe):
+        why = litert_plan.check(checkpoint, recipe)
+    else:
+        why = next((f"[rules.{kind}]: {text}" for kind, rule in recipe.rules.items() if (text := refusal(rule))), "")
+        try:
+            quantizer_recipe({str(kind): rule for kind, rule in recipe.rules.items()})
+        except ValueError as error:
+            why = why or str(error)
     if why:
         raise UsageError(f"recipe {recipe.name} cannot be written for LiteRT", why=why, fix="use int8 or int4-g32, or change that rule")
+
+
+def _write_planned(checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path) -> Path:
+    """Carry out a recipe matrix by matrix. The plan with its codes is scratch, not part of the result."""
+    from converters.targets.litert_plan import write_plan
+
+    out = workdir / "model.tflite"
+    with tempfile.TemporaryDirectory(dir=workdir, prefix="plan-") as plan:
+        write_plan(checkpoint, recipe, Path(plan))
+        arguments = {"model": str(lowered), "plan": plan, "out": str(out)}
+        run_in_child("converters.targets.litert_inject:inject", arguments, what=f"write {recipe.name}")
+    return out
 
 
 def _version(name: str) -> str:
