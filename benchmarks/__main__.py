@@ -49,6 +49,11 @@ BENCHMARKS = (
     Benchmark("engine_overhead", (f"{SMOLLM2}-litert-int8",), quick=("--rounds", "2")),
     Benchmark("decode_speed", (f"{SMOLLM2}-litert-int8", f"{GEMMA}-litert-int8")),
     Benchmark("model_memory", (f"{GEMMA}-litert-int4-g32", f"{GEMMA}-litert-int8", f"{SMOLLM2}-litert-int8", f"{SMOLLM2}-litert-int4-g32")),
+    Benchmark(
+        "memory_prediction",
+        (f"{SMOLLM2}-litert-int8", f"{SMOLLM2}-litert-int4-g32", f"{GEMMA}-litert-int8", f"{GEMMA}-litert-int4-g32"),
+        quick=("--contexts", "384"),
+    ),
     Benchmark("conversion_cost", models=(SMOLLM2,)),
     Benchmark("conversion_cost", models=(GEMMA,)),
 )

@@ -1,4 +1,4 @@
-"""What the runtime adds to the bare engine: litert_lm by itself and toolkit's Engine, turn by turn in one process.
+"""What the runtime adds to the bare engine: litert_lm by itself, toolkit's Engine beside it, and in a process of its own, turn by turn.
 
     python -m benchmarks.engine_overhead bundles/smollm2-135m-instruct-litert-int8 [--rounds 20] [--json]
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from benchmarks.harness import Report, Target, parser, run
@@ -21,8 +22,9 @@ from toolkit.backends.litert import cache_dir
 from toolkit.limits import usable_threads
 
 PROMPT_TOKENS, ANSWER_TOKENS, TEMPLATE_TOKENS = 256, 64, 64
-OURS, BARE = "toolkit", "bare litert_lm"
-TARGETS = {"decode_pieces_per_s": Target("at least", 0.98)}
+OURS, APART, BARE = "toolkit", "toolkit, own process", "bare litert_lm"
+DECODE_TARGETS = {OURS: Target("at least", 0.98), APART: Target("at least", 0.97)}
+TTFT_TARGETS = {OURS: Target("at most", 0.005), APART: Target("at most", 0.015)}
 
 
 def timed(pieces: Iterable[Any]) -> dict[str, float]:
@@ -37,14 +39,17 @@ def timed(pieces: Iterable[Any]) -> dict[str, float]:
 
 
 def take(bundle: Bundle, *, rounds: int, threads: int) -> dict[str, list[dict[str, float]]]:
-    """Both sides, `rounds` times each after one warm-up, in alternating order."""
+    """All sides, `rounds` times each after one warm-up, in alternating order."""
     import litert_lm
 
     context = PROMPT_TOKENS + ANSWER_TOKENS + TEMPLATE_TOKENS
     cpu = litert_lm.Backend.CPU(thread_count=threads)
     greedy = litert_lm.SamplerConfig(top_k=1, top_p=0.95, temperature=1.0, seed=0)
-    runs: dict[str, list[dict[str, float]]] = {BARE: [], OURS: []}
-    with Engine.open(bundle, context_length=context, threads=threads) as ours:
+    runs: dict[str, list[dict[str, float]]] = {BARE: [], OURS: [], APART: []}
+    with (
+        Engine.open(bundle, context_length=context, threads=threads, isolated=False) as ours,
+        Engine.open(bundle, context_length=context, threads=threads, isolated=True) as apart,
+    ):
         bare = litert_lm.Engine(str(bundle.entry_path), backend=cpu, max_num_tokens=context, cache_dir=cache_dir(bundle))
         prompt = prompt_of(lambda text: len(ours.tokenize(text)), PROMPT_TOKENS)
 
@@ -52,12 +57,16 @@ def take(bundle: Bundle, *, rounds: int, threads: int) -> dict[str, list[dict[st
             with bare.create_conversation(sampler_config=greedy) as conversation:
                 return timed(conversation.send_message_async(prompt, max_output_tokens=ANSWER_TOKENS))
 
-        def run_ours() -> dict[str, float]:
-            with ours.session() as session:
+        def run_engine(engine: Engine) -> dict[str, float]:
+            with engine.session() as session:
                 return timed(session.send(prompt, max_tokens=ANSWER_TOKENS))
 
-        answer = {BARE: run_bare, OURS: run_ours}
-        for index, side in interleaved([BARE, OURS], rounds + 1):
+        answer: dict[str, Callable[[], dict[str, float]]] = {
+            BARE: run_bare,
+            OURS: partial(run_engine, ours),
+            APART: partial(run_engine, apart),
+        }
+        for index, side in interleaved([BARE, OURS, APART], rounds + 1):
             figures = answer[side]()
             if index > 0:
                 runs[side].append(figures)
@@ -72,9 +81,14 @@ def measure(args: argparse.Namespace) -> Report:
     runs = take(bundle, rounds=args.rounds, threads=args.threads)
     for name in runs[OURS][0]:
         values = {side: [figures[name] for figures in rounds] for side, rounds in runs.items()}
-        for side in (BARE, OURS):
+        for side in (BARE, OURS, APART):
             report.add(side, name, values[side])
-        report.add(f"{OURS} / {BARE}", f"{name.partition('_')[0]}_ratio", paired_ratios(values[OURS], values[BARE]), TARGETS.get(name))
+        for side in (OURS, APART):
+            target = DECODE_TARGETS[side] if name == "decode_pieces_per_s" else None
+            report.add(f"{side} / {BARE}", f"{name.partition('_')[0]}_ratio", paired_ratios(values[side], values[BARE]), target)
+            if name == "ttft_s":
+                extra = [ours - bare for ours, bare in zip(values[side], values[BARE], strict=True)]
+                report.add(f"{side} - {BARE}", "ttft_extra_s", extra, TTFT_TARGETS[side])
     return report
 
 

@@ -16,34 +16,35 @@ from typing import Any
 from benchmarks.prompt import prompt_of
 from toolkit import Bundle, Engine
 from toolkit.errors import EngineError, ToolkitError
-from toolkit.metrics import measure_peak_rss_bytes
+from toolkit.worker_proxy import RemoteEngine
 
 
 def job(bundle_path: str, *, n_prompt: int, n_answer: int, threads: int, repeats: int, warm_up: bool) -> dict[str, Any]:
-    """Open the bundle, answer `repeats` times and read this process's memory.
+    """Open the bundle, answer `repeats` times and read the memory of the process the engine runs in.
 
     Returns:
-        check_s (hashes), open_s (engine), load_s (both), memory after loading and after answering, peak_rss_bytes, and
-        the metrics of each answer. The KV cache holds what prompt and answer need, which is how `toolkit run` opens it.
+        check_s (hashes), open_s (engine), load_s (both), memory of the engine's process after loading and after answering, its
+        peak_rss_bytes, and the metrics of each answer. The KV cache holds what prompt and answer need, as `toolkit run` opens it.
     """
     started = time.perf_counter()
     bundle = Bundle.open(bundle_path)
     checked = time.perf_counter()
     with Engine.open(bundle, threads=threads, expected_tokens=n_prompt + n_answer) as engine:
         opened = time.perf_counter()
-        loaded = _memory()
+        loaded = _memory(engine)
         prompt = prompt_of(lambda text: len(engine.tokenize(text)) + engine.native.n_start_tokens, n_prompt)
         if warm_up:
             _answer(engine, prompt, n_answer)
         answers = [_answer(engine, prompt, n_answer) for _ in range(repeats)]
-        answered = _memory()
+        answered = _memory(engine)
+        peak = engine.peak_rss_bytes()
     return {
         "check_s": checked - started,
         "open_s": opened - checked,
         "load_s": opened - started,
         "loaded": loaded,
         "answered": answered,
-        "peak_rss_bytes": measure_peak_rss_bytes(),
+        "peak_rss_bytes": peak,
         "answers": answers,
     }
 
@@ -63,10 +64,14 @@ def _answer(engine: Engine, prompt: str, n_answer: int) -> dict[str, Any]:
     return metrics
 
 
-def _memory() -> dict[str, int]:
-    from benchmarks.process_tree import read_own_memory
+def _memory(engine: Engine) -> dict[str, int]:
+    """Of the process the engine runs in."""
+    from benchmarks.process_tree import read_memory, read_own_memory
 
-    memory = read_own_memory()
+    native = engine.native
+    memory = read_memory(native.worker.pid) if isinstance(native, RemoteEngine) else read_own_memory()
+    if memory is None:
+        raise EngineError(f"the engine of {engine.bundle.name} ended while it was measured", fix="run it again")
     return {"rss_bytes": memory.rss_bytes, "anonymous_bytes": memory.anonymous_bytes, "mapped_bytes": memory.mapped_bytes}
 
 
