@@ -48,7 +48,7 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
         FormatError: A file is missing or damaged, or files contradict each other.
         UnsupportedModelError: The model must not be taken for plain weights of a supported family.
     """
-    _check_regular(path)
+    check_regular(path)
     spec, is_multimodal = hf_spec(path)
     files = weight_files(path)
     stored = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
@@ -70,8 +70,12 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
     )
 
 
-def _check_regular(path: Path) -> None:
-    """Refuse a directory with a pipe, socket or device in it: opening one may wait for ever."""
+def check_regular(path: Path) -> None:
+    """Refuse a directory with a pipe, socket or device in it: opening one may wait for ever.
+
+    Raises:
+        FormatError: It has one.
+    """
     for entry in sorted(path.iterdir()):
         if entry.exists() and not entry.is_file() and not entry.is_dir():
             raise FormatError(

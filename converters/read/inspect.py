@@ -14,7 +14,7 @@ from converters.read.gguf import gguf_license, gguf_quantization, gguf_spec
 from converters.read.gguf_tensors import GgufFile
 from converters.read.gguf_tensors import check_tensor_set as gguf_tensor_set
 from converters.read.hashes import content_hash, hash_files
-from converters.read.hf import hash_list, hf_license, hf_quantization, hf_spec
+from converters.read.hf import check_regular, hash_list, hf_license, hf_quantization, hf_spec
 from converters.read.hf_tensors import check_tensor_set as hf_tensor_set
 from converters.read.hf_tensors import stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import chat_template_from_hf
@@ -118,6 +118,7 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 
 
 def _hf_facts(path: Path) -> dict[str, Any]:
+    check_regular(path)
     spec, is_multimodal, facts = None, False, {}
     try:
         spec, is_multimodal = hf_spec(path)

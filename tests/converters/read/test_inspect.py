@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,12 @@ def test_a_ctranslate2_whisper_is_described_like_any_other_source(tmp_path: Path
     assert facts["quantization"] == {"name": "float16", "bits_per_weight": 16.0}
     assert (facts["context_length"], facts["dims"]["encoder_n_layers"], facts["dims"]["decoder_n_layers"]) == (40, 2, 3)
     assert facts["kv_bytes_per_token"]["float32"] == 4 * 2 * 3 * 48
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_in_the_folder_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
+    save_hf(tiny_model("llama-tied"), tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(FormatError, match="no file"):
+        inspect_source(str(tmp_path))
