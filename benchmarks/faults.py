@@ -187,6 +187,7 @@ def measure(args: argparse.Namespace) -> Report:
             told = take_group(bundle, parse_bytes(args.group_bytes), Path(scratch))
             report.details["group"] = told
             report.add("memory group", "refused_share", [float("exit 3, host alive" in told["plan"])], ALL)
+            report.add("memory group", "killed_share", [float("the kernel killed it" in told["forced"])])
             report.add("memory group", "survived_share", [float("host alive" in told["forced"])], ALL)
     return report
 

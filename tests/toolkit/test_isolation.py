@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -122,6 +123,82 @@ def test_a_process_that_dies_again_and_again_is_not_started_for_ever(engine: Eng
         with pytest.raises(EngineCrashed, match="SIGABRT"):
             say(session)
     assert engine.n_restarts == 2
+
+
+@pytest.fixture
+def memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL reads as the kernel's, which counts its kills."""
+    monkeypatch.setattr("toolkit.worker.explain_exit", lambda code, before, after: (CrashCause.MEMORY, "the kernel killed it"))
+
+
+def test_killed_for_memory_it_starts_once_more_on_a_smaller_plan(chat_bundle: Path, memory_is_short: None) -> None:
+    with Engine.open(chat_bundle, expected_tokens=2048) as engine:
+        assert engine.context_length == 2048
+        session = engine.session()
+        for context_length in (1024, 1024):
+            pieces = session.send(PROMPT, max_tokens=900)
+            next(pieces)
+            os.kill(worker_pid(engine), signal.SIGKILL)
+            with pytest.raises(EngineCrashed) as caught:
+                list(pieces)
+            assert caught.value.cause is CrashCause.MEMORY
+            if engine.n_restarts == 0:
+                assert say(session, max_tokens=20)
+                assert engine.context_length == engine.max_context_length == context_length
+        with pytest.raises(EngineCrashed):
+            say(session)
+        assert engine.n_restarts == 1, "never a second time by itself"
+
+
+def test_killed_for_memory_a_fixed_context_has_no_smaller_plan(chat_bundle: Path, memory_is_short: None) -> None:
+    with Engine.open(chat_bundle, context_length=1024) as engine:
+        session = engine.session()
+        pieces = session.send(PROMPT, max_tokens=900)
+        next(pieces)
+        os.kill(worker_pid(engine), signal.SIGKILL)
+        with pytest.raises(EngineCrashed):
+            list(pieces)
+        with pytest.raises(EngineCrashed, match="the kernel killed it"):
+            say(session)
+    with pytest.raises(BudgetError, match="not loaded again at 1024 tokens"):
+        Engine.open(chat_bundle, context_length=1024)
+
+
+_IN_GROUP = """
+import os, sys
+open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+from toolkit.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A version 1 memory group of 60 MB, in which a host fits and an engine does not."""
+    group = Path(f"/sys/fs/cgroup/memory/toolkit-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("60000000")
+    except OSError:
+        pytest.skip("needs root and a version 1 memory control group")
+    yield group
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            time.sleep(0.05)
+
+
+def test_a_plan_larger_than_the_memory_group_is_refused_and_forced_the_host_survives(chat_bundle: Path, memory_group: Path) -> None:
+    command = [sys.executable, "-c", _IN_GROUP, str(memory_group), "run", str(chat_bundle), PROMPT, "--max-tokens", "50"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 3 and "control group's memory limit" in refused.stderr
+    forced = subprocess.run([*command, "--force"], capture_output=True, text=True, check=False)
+    assert forced.returncode in (0, 1), "the host itself was killed"
+    if forced.returncode == 1:
+        assert "the kernel killed it because its control group's memory was full" in forced.stderr
 
 
 def test_a_stopped_process_counts_as_hanging(chat_bundle: Path) -> None:
@@ -253,8 +330,6 @@ time.sleep(60)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_process_ends_with_its_host(chat_bundle: Path, number: signal.Signals) -> None:
-    import subprocess
-
     host = subprocess.Popen([sys.executable, "-c", _HOST, str(chat_bundle)], stdout=subprocess.PIPE, text=True)
     assert host.stdout is not None
     pid = int(host.stdout.readline())
