@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import engine_overhead, model_memory
+from benchmarks import engine_overhead, faults, model_memory
 from benchmarks.decode_speed import gguf_of
 from benchmarks.machine import ROOT
 from tests.benchmarks.test_llama_bench import ROWS
@@ -89,6 +89,8 @@ def test_engine_overhead_compares_answers_of_the_same_round(tiny_chat_bundle: Pa
     ratio = figures["toolkit / bare litert_lm", "decode_ratio"]
     assert ratio["values"] == [ours / bare for ours, bare in zip(*sides, strict=True)]
     assert ratio["target"] == {"bound": "at least", "limit": 0.98, "is_met": ratio["median"] >= 0.98}
+    extra = figures["toolkit, own process - bare litert_lm", "ttft_extra_s"]
+    assert extra["target"] == {"bound": "at most", "limit": 0.015, "is_met": extra["median"] <= 0.015}
 
 
 def test_a_bundle_that_is_none_is_refused_with_three_lines(tmp_path: Path) -> None:
@@ -118,3 +120,27 @@ def test_the_peer_gets_the_very_file_a_bundle_was_converted_from(tiny_chat_bundl
     other = replace(manifest, source=SourceRecord("x", None, {"SmolLM2-135M-Instruct.Q4_1.gguf": "0" * 64}))
     with pytest.raises(ToolkitError, match="no GGUF file for tiny-litert-fp32"):
         gguf_of(Bundle(tiny_chat_bundle, other))
+
+
+def test_predictions_stand_beside_what_was_measured(tiny_chat_bundle: Path, tmp_path: Path, cache: dict[str, str]) -> None:
+    record = bench("memory_prediction", str(tiny_chat_bundle), "--contexts", "256", tmp_path=tmp_path, **cache)
+    figures = by_name(record)
+    for subject in (f"{tiny_chat_bundle.name}, 256 tokens, first start", f"{tiny_chat_bundle.name}, 256 tokens, later"):
+        peak, predicted = (figures[subject, name]["values"][0] for name in ("peak_rss_bytes", "predicted_bytes"))
+        assert figures[subject, "predicted_low_ratio"]["values"] == [predicted / peak]
+        assert figures[subject, "predicted_low_ratio"]["target"]["limit"] == 0.95
+    runs = record["details"][tiny_chat_bundle.name]["measured"]["runs"]
+    assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(512, True), (512, False), (2048, False)]
+    assert all(run["peak_rss_bytes"] >= run["anonymous_bytes"] > 0 for run in runs)
+
+
+def test_faults_are_counted(tiny_chat_bundle: Path, tmp_path: Path, cache: dict[str, str]) -> None:
+    arguments = (str(tiny_chat_bundle), "--damaged", "12", "--kills", "2", "--group-bytes", "")
+    record = bench("faults", *arguments, "--check", tmp_path=tmp_path, **cache)
+    assert sum(record["details"]["damaged"].values()) == 12 and sum(record["details"]["kills"].values()) == 2
+    assert by_name(record)["damaged bundles", "n_host_deaths"]["target"]["is_met"]
+
+
+def test_a_host_that_dies_is_counted_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.faults.sys.executable", "/bin/false")
+    assert faults._outcome(tmp_path) == faults.HOST_DIED
