@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -88,7 +88,8 @@ class TensorSource(Protocol):
 class Checkpoint:
     """A model as read from its source: everything a target needs, nothing of a target.
 
-    `content_hash` is a SHA-256 over the hashes of the source's files, by name: equal hashes mean equal checkpoints.
+    `content_hash` is a SHA-256 over the hashes of the source's files, by name: equal hashes mean equal checkpoints. `left_out`
+    counts the tensors of each part of the source that is no text model (vision, audio).
     """
 
     name: str
@@ -100,6 +101,7 @@ class Checkpoint:
     chat_template: str | None
     quantization: QuantizationInfo
     content_hash: str
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face tensor name -> shape, outermost dimension first, in writing order."""

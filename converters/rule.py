@@ -111,9 +111,12 @@ class Rule:
 
 
 def tensor_class(name: str, shape: Sequence[int]) -> TensorClass | None:
-    """The class of a tensor by its Hugging Face name; None for vectors, which no recipe quantizes."""
-    if len(shape) < 2:
+    """The class of a tensor by its Hugging Face name; None for what no recipe quantizes: vectors, and AltUp's mixing matrices.
+
+    Those have a few rows and columns, one for each residual stream, and everything passes through them.
+    """
+    if len(shape) < 2 or name.endswith(("altup.prediction_coefs.weight", "altup.correction_coefs.weight")):
         return None
-    if name.endswith("embed_tokens.weight"):
+    if name.endswith(("embed_tokens.weight", "embed_tokens_per_layer.weight")):
         return TensorClass.EMBEDDING
     return TensorClass.HEAD if name.endswith("lm_head.weight") else TensorClass.LINEAR

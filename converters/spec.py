@@ -41,12 +41,46 @@ class NormSpec:
 
 
 @dataclass(frozen=True)
+class PerLayerInputSpec:
+    """A second embedding of each token that every layer gets a part of (Gemma 3n and 4).
+
+    Its table has `vocab_size` rows of `hidden_size` elements for each layer.
+    """
+
+    vocab_size: int
+    hidden_size: int
+
+
+@dataclass(frozen=True)
+class AltUpSpec:
+    """Gemma 3n's several residual streams, of which a layer works on one and predicts the others (AltUp), and its low-rank
+    residual (LAuReL).
+
+    `n_inputs` streams, of which `active_index` goes through the layer. `coef_clip` bounded the mixing coefficients in
+    training. `corrects_scale`: the active stream is scaled before it gates the per-layer input. `laurel_rank` is the inner
+    width of LAuReL.
+    """
+
+    n_inputs: int
+    active_index: int
+    coef_clip: float
+    corrects_scale: bool
+    laurel_rank: int
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One decoder-only text model. Counts are plain integers, widths are in elements.
 
     `layer_types` has one entry a layer; `rope` one entry for each layer type that occurs. `eos_token_ids` are all the ids
     that end an answer, the model's own first. `embedding_scale` multiplies token embeddings (Gemma: sqrt(hidden_size)).
     `query_pre_attn_scalar` s makes attention scores q.k / sqrt(s) instead of q.k / sqrt(head_dim).
+
+    `n_kv_shared_layers`: that many last layers have no keys and values of their own, they take those of the last earlier
+    layer of their type. `full_head_dim` and `n_full_kv_heads` differ from `head_dim` and `n_kv_heads` in full layers.
+    `has_keys_as_values`: full layers have no value projection, values are made of the keys' one. `intermediate_sizes` has
+    one entry a layer where they differ. `activation_sparsity` has one entry a layer: that share of a gate's elements,
+    taken as normally distributed, is set to zero before the activation.
     """
 
     model_type: str
@@ -73,6 +107,31 @@ class ModelSpec:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int | None = None
+    n_kv_shared_layers: int = 0
+    full_head_dim: int | None = None
+    n_full_kv_heads: int | None = None
+    has_keys_as_values: bool = False
+    intermediate_sizes: tuple[int, ...] = ()
+    activation_sparsity: tuple[float, ...] = ()
+    per_layer_inputs: PerLayerInputSpec | None = None
+    altup: AltUpSpec | None = None
+
+    def head_dim_of(self, layer_index: int) -> int:
+        """Width of one head of a layer."""
+        return self.full_head_dim or self.head_dim if self.layer_types[layer_index] == "full" else self.head_dim
+
+    def n_kv_heads_of(self, layer_index: int) -> int:
+        """Heads of keys and values of a layer."""
+        return self.n_full_kv_heads or self.n_kv_heads if self.layer_types[layer_index] == "full" else self.n_kv_heads
+
+    def intermediate_size_of(self, layer_index: int) -> int:
+        """Inner width of a layer's MLP."""
+        return self.intermediate_sizes[layer_index] if self.intermediate_sizes else self.intermediate_size
+
+    @property
+    def n_kv_layers(self) -> int:
+        """Layers that keep keys and values of their own, the first ones."""
+        return self.n_layers - self.n_kv_shared_layers
 
     @property
     def n_parameters(self) -> int:
@@ -82,11 +141,11 @@ class ModelSpec:
         return sum(math.prod(shape) for shape in family_of(self.model_type).tensor_shapes(self).values())
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
-        """KV cache a token adds while every layer keeps it: 2 * n_layers * n_kv_heads * head_dim values.
+        """KV cache a token adds while every layer keeps it: 2 * n_kv_heads * head_dim values for each of `n_kv_layers`.
 
         An upper bound where layers slide: those stop growing at `sliding_window` tokens if the engine keeps a ring buffer.
         """
-        return int(2 * self.n_layers * self.n_kv_heads * self.head_dim * bytes_per_value)
+        return int(2 * sum(self.n_kv_heads_of(i) * self.head_dim_of(i) for i in range(self.n_kv_layers)) * bytes_per_value)
 
     def as_dict(self) -> dict[str, Any]:
         """The spec as JSON data (tuples become lists); `from_dict` reads it back."""
@@ -103,5 +162,9 @@ class ModelSpec:
         fields["rope"] = {layer_type: RopeSpec(**rope) for layer_type, rope in fields["rope"].items()}
         fields["norm"] = NormSpec(**fields["norm"])
         fields["layer_types"] = tuple(fields["layer_types"])
-        fields["eos_token_ids"] = tuple(fields.get("eos_token_ids", ()))
+        for name in ("eos_token_ids", "intermediate_sizes", "activation_sparsity"):
+            fields[name] = tuple(fields.get(name, ()))
+        for name, kind in (("per_layer_inputs", PerLayerInputSpec), ("altup", AltUpSpec)):
+            if fields.get(name) is not None:
+                fields[name] = kind(**fields[name])
         return cls(**fields)

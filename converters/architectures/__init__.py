@@ -15,6 +15,8 @@ FAMILIES: dict[str, str] = {
     "gemma": "converters.architectures.gemma",
     "gemma2": "converters.architectures.gemma",
     "gemma3_text": "converters.architectures.gemma",
+    "gemma3n_text": "converters.architectures.gemma3n",
+    "gemma4_text": "converters.architectures.gemma4",
     "llama": "converters.architectures.llama",
     "qwen2": "converters.architectures.qwen",
     "qwen3": "converters.architectures.qwen",

@@ -63,7 +63,20 @@ def tensor_table(spec: ModelSpec, *, has_output_bias: bool = False) -> list[tupl
     return table
 
 
+def kv_shared_tensors(spec: ModelSpec) -> set[str]:
+    """Names of keys' and values' weights of layers that take those of an earlier layer: published files hold some, no model reads them."""
+    parts = [f"{part}.{kind}" for part in ("k_proj", "v_proj", "k_norm", "v_norm") for kind in ("weight", "bias")]
+    return {f"model.layers.{i}.self_attn.{part}" for i in range(spec.n_kv_layers, spec.n_layers) for part in parts}
+
+
+_PER_LAYER = "hidden_size_per_layer_input"
 _DECIDED_BY = {
+    "embed_tokens_per_layer": f"vocab_size_per_layer_input, num_hidden_layers and {_PER_LAYER}",
+    "per_layer_model_projection": f"num_hidden_layers, {_PER_LAYER} and hidden_size",
+    **dict.fromkeys(("per_layer_input_gate", "per_layer_projection"), f"{_PER_LAYER} and hidden_size"),
+    "per_layer_projection_norm": _PER_LAYER,
+    "altup": "altup_num_inputs and hidden_size",
+    "laurel": "laurel_rank and hidden_size",
     "q_proj": "num_attention_heads, head_dim and hidden_size",
     "k_proj": "num_key_value_heads, head_dim and hidden_size",
     "v_proj": "num_key_value_heads, head_dim and hidden_size",

@@ -25,6 +25,8 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("low_freq_factor", "high_freq_factor", "attention_factor", "mscale", "mscale_all_dim"), (1e-3, 1e5)),
     **dict.fromkeys(("beta_fast", "beta_slow"), (1e-3, 1e5)),
     "original_max_position_embeddings": (1.0, float(MAX_CONTEXT)),
+    "partial_rotary_factor": (1e-3, 1.0),
+    "altup_coef_clip": (1e-3, 1e6),
     "query_pre_attn_scalar": (1e-3, float(MAX_WIDTH)),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (1e-2, 1e6)),
 }

@@ -9,9 +9,11 @@ from typing import Any
 from toolkit.errors import UnsupportedModelError
 
 _MOE = "mixture-of-experts layers: a router and expert matmuls in every target, and a recipe rule for experts"
+_GGUF = "its per-layer tables, shared KV layers and {} read from llama.cpp's names and layouts"
+_GGUF_NEEDS: dict[str, str] = {"gemma3n": _GGUF.format("AltUp streams"), "gemma4": _GGUF.format("two head sizes")}
 _NEEDS: dict[str, str] = {
-    "gemma3n": "per-layer embeddings, AltUp, LAuReL and shared KV layers in the family file and in every target",
-    "gemma4": "two head sizes, shared KV layers and per-layer embeddings in the family file and in every target",
+    "gemma4unified": "an encoder-free vision part in the reader, and its text model checked in every target",
+    "gemma4assistant": "a draft model beside the one it drafts for, which no target here takes",
     "mixtral": _MOE,
     "qwen2moe": _MOE,
     "qwen3moe": _MOE,
@@ -34,7 +36,7 @@ def refuse_unsupported_config(config: Mapping[str, Any], name: str) -> None:
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        _refuse_known(model_type, name)
+        _refuse_known(model_type, name, _NEEDS)
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if isinstance(config.get(key), int) and config[key] > 1:
             raise _refusal(f"{name} is a mixture of {config[key]} experts", f"config.json says {key} {config[key]}", _MOE)
@@ -67,16 +69,25 @@ def refuse_unsupported_gguf(metadata: Mapping[str, Any], name: str) -> None:
             why=f"split.count is {metadata['split.count']}",
             fix=f"join the parts: llama-gguf-split --merge {name} joined.gguf",
         )
-    _refuse_known(architecture, name)
+    _refuse_known(architecture, name, _NEEDS | _GGUF_NEEDS)
     n_experts = metadata.get(f"{architecture}.expert_count", 0)
     if isinstance(n_experts, int) and n_experts > 0:
         raise _refusal(f"{name} is a mixture of {n_experts} experts", f"{architecture}.expert_count is {n_experts}", _MOE)
     _refuse_qat(name, *(str(metadata.get(f"general.{key}", "")) for key in ("name", "basename", "finetune")))
 
 
-def _refuse_known(model_type: str, name: str) -> None:
+def refuse_encoders(model_type: str, name: str) -> UnsupportedModelError:
+    """The error for a multimodal checkpoint whose text model is asked for without a word about the rest."""
+    return UnsupportedModelError(
+        f"{name} is a {model_type} with vision and audio parts, which are not converted",
+        why="its text model can be converted alone; a bundle would neither see nor hear",
+        fix="leave those parts out with --encoders none",
+    )
+
+
+def _refuse_known(model_type: str, name: str, needed: Mapping[str, str]) -> None:
     plain = re.sub(r"[^a-z0-9]", "", model_type.lower())
-    for known, needs in _NEEDS.items():
+    for known, needs in needed.items():
         if plain.startswith(known):
             raise _refusal(f"{name} is a {model_type}, which is not supported", f"its architecture is {model_type!r}", needs)
 
@@ -93,4 +104,4 @@ def _refuse_qat(*names: str) -> None:
 
 
 def _refusal(what: str, why: str, needs: str) -> UnsupportedModelError:
-    return UnsupportedModelError(what, why=why, fix=f"use a dense Gemma 1-3, Llama or Qwen 2-3 checkpoint; support would need {needs}")
+    return UnsupportedModelError(what, why=why, fix=f"use a dense Gemma, Llama or Qwen 2-3 checkpoint; support would need {needs}")

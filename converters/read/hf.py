@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from converters.architectures import family_of
+from converters.architectures.decoder import kv_shared_tensors
 from converters.architectures.fields import Fields
 from converters.architectures.gguf_dims import TURN_END_TOKENS
-from converters.architectures.refusals import refuse_unsupported_config
+from converters.architectures.refusals import refuse_encoders, refuse_unsupported_config
 from converters.checkpoint import Checkpoint, QuantizationInfo
 from converters.read.hashes import check_stated_hashes, content_hash, hash_files
-from converters.read.hf_tensors import HfTensorSource, stored_tensors, text_tensors, weight_files
+from converters.read.hf_tensors import HfTensorSource, encoder_part, stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import TOKENIZER_NAMES, chat_template_from_hf, tokenizer_from_hf
 from converters.read.json_file import read_json_object
 from converters.read.names import checkpoint_name
@@ -35,7 +37,18 @@ _GEMMA3_TEXT_DEFAULTS: dict[str, Any] = {
 }
 
 
-def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None = None, license: LicenseRecord | None = None) -> Checkpoint:
+# model_type of a multimodal checkpoint -> of the text model in it
+_TEXT_TYPES = {"gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text"}
+
+
+def read_hf(
+    path: Path,
+    *,
+    name: str | None = None,
+    source: SourceRecord | None = None,
+    license: LicenseRecord | None = None,
+    leaves_out_encoders: bool = False,
+) -> Checkpoint:
     """Read a Hugging Face directory; weights stay on disk.
 
     Args:
@@ -43,6 +56,8 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
         name: Name of the checkpoint; the directory's name by default.
         source: Where it came from, if it was fetched; its hashes are checked.
         license: Its licence, if the fetcher knows it; else what README.md states.
+        leaves_out_encoders: Take the text model of a Gemma 3n or 4 that also sees and hears; it is refused otherwise. (A
+            multimodal Gemma 3 is always taken as its text model.)
 
     Raises:
         FormatError: A file is missing or damaged, or files contradict each other.
@@ -51,7 +66,11 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
     check_regular(path)
     spec, is_multimodal = hf_spec(path)
     files = weight_files(path)
-    stored = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
+    if is_multimodal and not leaves_out_encoders and spec.model_type != "gemma3_text":
+        raise refuse_encoders(spec.model_type.removesuffix("_text"), path.absolute().name)
+    everything = stored_tensors(path, files)
+    unread = kv_shared_tensors(spec)
+    stored = {key: value for key, value in text_tensors(everything, is_multimodal=is_multimodal).items() if key not in unread}
     tensors = HfTensorSource(stored, family_of(spec.model_type).tensor_shapes(spec), path.name)
     tokenizer, control_tokens = tokenizer_from_hf(path, spec.vocab_size)
     hashed = hash_list(path, files)
@@ -67,6 +86,7 @@ def read_hf(path: Path, *, name: str | None = None, source: SourceRecord | None 
         chat_template=chat_template_from_hf(path),
         quantization=hf_quantization(stored),
         content_hash=content_hash(hashes),
+        left_out=Counter(part for key in everything if is_multimodal and (part := encoder_part(key)) is not None),
     )
 
 
@@ -101,14 +121,15 @@ def hf_spec(path: Path) -> tuple[ModelSpec, bool]:
     config = read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES)
     name = path.absolute().name
     refuse_unsupported_config(config, name)
-    is_multimodal = config.get("model_type") == "gemma3"
-    if is_multimodal:
+    text_type = _TEXT_TYPES.get(str(config.get("model_type")))
+    if text_type is not None:
         text = dict(Fields(config, "config.json").mapping("text_config"))
         shared = {key: config[key] for key in ("eos_token_id", "bos_token_id", "pad_token_id") if key in config}
-        config = _GEMMA3_TEXT_DEFAULTS | shared | text | {"model_type": "gemma3_text"}
+        defaults = _GEMMA3_TEXT_DEFAULTS if text_type == "gemma3_text" else {}
+        config = defaults | shared | text | {"model_type": text_type}
         refuse_unsupported_config(config, name)
     spec = family_of(Fields(config, "config.json").text("model_type")).spec_from_config(config)
-    return _with_generation_stops(spec, path / _GENERATION_NAME), is_multimodal
+    return _with_generation_stops(spec, path / _GENERATION_NAME), text_type is not None
 
 
 def _with_generation_stops(spec: ModelSpec, path: Path) -> ModelSpec:

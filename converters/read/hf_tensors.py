@@ -19,9 +19,9 @@ WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 16 * 2**20
 _READABLE = ("F32", "F16", "BF16")
-# What a multimodal Gemma 3 puts before the names of its text model, oldest spelling first.
+# What a multimodal Gemma puts before the names of its text model, oldest spelling first.
 _TEXT_PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
-_VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_ENCODER_PARTS = ("vision_tower", "multi_modal_projector", "audio_tower", "embed_vision", "embed_audio")
 
 
 def weight_files(directory: Path) -> dict[str, Path]:
@@ -88,18 +88,24 @@ def stored_tensors(directory: Path, files: Mapping[str, Path]) -> dict[str, Stor
 
 
 def text_tensors(tensors: Mapping[str, StoredTensor], *, is_multimodal: bool) -> dict[str, StoredTensor]:
-    """Tensors under plain text-model names; vision tensors of a multimodal checkpoint are left out."""
+    """Tensors under plain text-model names; vision and audio tensors of a multimodal checkpoint are left out."""
     result: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         if name.endswith("rotary_emb.inv_freq"):  # a table some old checkpoints carry; it follows from the config
             continue
         if is_multimodal:
-            if name.startswith(_VISION_PREFIXES):
+            if encoder_part(name) is not None:
                 continue
             prefix = next((p for p in _TEXT_PREFIXES if name.startswith(p)), None)
             name = _TEXT_PREFIXES[prefix] + name.removeprefix(prefix) if prefix else name
         result[name] = tensor
     return result
+
+
+def encoder_part(name: str) -> str | None:
+    """The vision or audio part of a multimodal checkpoint that a stored tensor belongs to; None for the text model's."""
+    part = name.removeprefix("model.").partition(".")[0]
+    return part if part in _ENCODER_PARTS else None
 
 
 def check_tensor_set(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], origin: str) -> None:

@@ -8,9 +8,9 @@ from converters.architectures.refusals import refuse_unsupported_config, refuse_
 from toolkit.errors import UnsupportedModelError
 
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "gemma 3n": ({"model_type": "gemma3n"}, "AltUp"),
-    "gemma 3n text": ({"model_type": "gemma3n_text"}, "AltUp"),
-    "gemma 4": ({"model_type": "gemma4"}, "two head sizes"),
+    "gemma 4 unified": ({"model_type": "gemma4_unified"}, "encoder-free vision"),
+    "gemma 4 assistant": ({"model_type": "gemma4_assistant"}, "draft model"),
+    "gemma 4 with experts": ({"model_type": "gemma4_text", "enable_moe_block": True, "num_experts": 8}, "router"),
     "mixtral": ({"model_type": "mixtral"}, "router"),
     "qwen2 moe": ({"model_type": "qwen2_moe"}, "router"),
     "qwen3 moe": ({"model_type": "qwen3_moe"}, "router"),
@@ -48,6 +48,7 @@ def test_plain_models_are_not_refused(name: str) -> None:
 
 GGUF: dict[str, tuple[dict[str, Any], str]] = {
     "gemma3n": ({"general.architecture": "gemma3n"}, "AltUp"),
+    "gemma4": ({"general.architecture": "gemma4"}, "two head sizes"),
     "qwen3moe": ({"general.architecture": "qwen3moe"}, "router"),
     "mixtral": ({"general.architecture": "llama", "llama.expert_count": 8}, "router"),
     "lora": ({"general.architecture": "llama", "general.type": "adapter"}, "model's own GGUF"),
