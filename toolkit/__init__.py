@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from toolkit.manifest import Manifest
     from toolkit.metrics import Metrics
     from toolkit.session import FinishReason, Message, Piece, Session
+    from toolkit.worker_death import EngineCrashed
 
 __all__ = [
     "BackendUnavailableError",
@@ -41,6 +42,7 @@ __all__ = [
     "BudgetError",
     "Bundle",
     "Engine",
+    "EngineCrashed",
     "EngineError",
     "FidelityError",
     "FinishReason",
@@ -72,6 +74,7 @@ _MODULES = {
     "toolkit.manifest": ("Manifest",),
     "toolkit.metrics": ("Metrics",),
     "toolkit.session": ("FinishReason", "Message", "Piece", "Session"),
+    "toolkit.worker_death": ("EngineCrashed",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
