@@ -13,6 +13,7 @@ from converters.ahead import Ahead, side_by_side, wait_until_stopped
 from converters.child import end_children
 from converters.existing import same_bundle
 from converters.faults import explained
+from converters.freed_memory import give_back_memory
 from converters.job import REFERENCE, Job, Shared
 from converters.package import OutputFolder
 from converters.parts import Parts, default_parts
@@ -104,6 +105,7 @@ class _Conversion:
             jobs = self._jobs(options, work, refused)
             there = {job.name: report for job in jobs if (report := self._already_there(job)) is not None}
             todo = self._within_budget([job for job in jobs if job.name not in there], work)
+            give_back_memory()  # what the checks have freed would count beside the children's work
             made = dict(zip((job.name for job in todo), self._make(todo), strict=True))
             done = {(report.target, report.recipe): report for report in (there | made).values()}
             done |= {(target, recipe): self._report_refused(target, recipe, error) for (target, recipe), error in refused.items()}
