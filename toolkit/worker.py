@@ -162,8 +162,9 @@ class Worker:
         return pack_frame({"call": number, "object": target, "method": method, "sinks": sinks, **encoded})
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError, OSError):
-            os.write(self._wake_writer, b"\0")
+        with self._lock, suppress(BlockingIOError, OSError):
+            if self._wake_writer >= 0:
+                os.write(self._wake_writer, b"\0")
 
     # ---- the keeper's thread: owns the process from its start to its end
 
@@ -171,6 +172,8 @@ class Worker:
         try:
             process, events = start_process(self._cpus)
         except (OSError, subprocess.SubprocessError) as error:
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
             started.put(error)
             return
         self.pid = process.pid
@@ -181,8 +184,11 @@ class Worker:
             self._read(events, process.stderr.fileno())
         finally:
             self._bury(process)
-            os.close(events)
             process.stderr.close()
+            with self._lock:
+                for descriptor in (events, self._wake_reader, self._wake_writer):
+                    os.close(descriptor)
+                self._wake_reader = self._wake_writer = -1
 
     def _write(self, process: subprocess.Popen[bytes]) -> None:
         """Its own thread: a process that reads nothing must not hold up a caller, least of all one that cancels."""

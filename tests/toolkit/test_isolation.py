@@ -33,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(not can_isolate(), reason="this platform lets an app start no process"),
 ]
 PROMPT = "check the pump"
+LONG = CONTEXT_LENGTH - 100  # seconds of an answer: whoever is to be hit in its middle must not be through
 
 
 def worker_pid(engine: Engine) -> int:
@@ -52,7 +53,7 @@ def no_notes(module_cache: Path) -> None:
 
 @pytest.fixture
 def engine(chat_bundle: Path) -> Iterator[Engine]:
-    with Engine.open(chat_bundle, context_length=1024) as engine:
+    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as engine:
         yield engine
 
 
@@ -72,7 +73,7 @@ def test_a_death_in_the_middle_of_an_answer_keeps_its_text_and_names_the_cause(
     engine: Engine, number: signal.Signals, cause: CrashCause
 ) -> None:
     session = engine.session()
-    pieces = session.send(PROMPT, max_tokens=900)
+    pieces = session.send(PROMPT, max_tokens=LONG)
     text = next(pieces).text + next(pieces).text
     os.kill(worker_pid(engine), number)
     with pytest.raises(EngineCrashed) as caught:
@@ -93,7 +94,7 @@ def test_an_answer_begun_again_after_a_death_equals_one_that_was_never_interrupt
     os.kill(worker_pid(engine), signal.SIGSEGV)
     time.sleep(0.2)
     second = say(session, "and the valve", max_tokens=30)
-    with Engine.open(chat_bundle, context_length=1024) as other:
+    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as other:
         calm = other.session()
         assert (say(calm, max_tokens=30), say(calm, "and the valve", max_tokens=30)) == (first, second)
 
@@ -101,7 +102,7 @@ def test_an_answer_begun_again_after_a_death_equals_one_that_was_never_interrupt
 def test_an_async_answer_ends_with_the_same_error(engine: Engine) -> None:
     async def ask() -> str:
         text = ""
-        async for piece in engine.session().asend(PROMPT, max_tokens=900):
+        async for piece in engine.session().asend(PROMPT, max_tokens=LONG):
             if not text:
                 os.kill(worker_pid(engine), signal.SIGSEGV)
             text += piece.text
@@ -114,7 +115,7 @@ def test_an_async_answer_ends_with_the_same_error(engine: Engine) -> None:
 def test_a_process_that_dies_again_and_again_is_not_started_for_ever(engine: Engine) -> None:
     session = engine.session()
     for _ in range(3):
-        pieces = session.send(PROMPT, max_tokens=900)
+        pieces = session.send(PROMPT, max_tokens=LONG)
         next(pieces)
         os.kill(worker_pid(engine), signal.SIGABRT)
         with pytest.raises(EngineCrashed):
@@ -132,11 +133,11 @@ def memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_killed_for_memory_it_starts_once_more_on_a_smaller_plan(chat_bundle: Path, memory_is_short: None) -> None:
-    with Engine.open(chat_bundle, expected_tokens=2048) as engine:
-        assert engine.context_length == 2048
+    with Engine.open(chat_bundle, expected_tokens=CONTEXT_LENGTH) as engine:
+        assert engine.context_length == CONTEXT_LENGTH
         session = engine.session()
-        for context_length in (1024, 1024):
-            pieces = session.send(PROMPT, max_tokens=900)
+        for context_length in (2048, 2048):
+            pieces = session.send(PROMPT, max_tokens=1900)
             next(pieces)
             os.kill(worker_pid(engine), signal.SIGKILL)
             with pytest.raises(EngineCrashed) as caught:
@@ -151,17 +152,17 @@ def test_killed_for_memory_it_starts_once_more_on_a_smaller_plan(chat_bundle: Pa
 
 
 def test_killed_for_memory_a_fixed_context_has_no_smaller_plan(chat_bundle: Path, memory_is_short: None) -> None:
-    with Engine.open(chat_bundle, context_length=1024) as engine:
+    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as engine:
         session = engine.session()
-        pieces = session.send(PROMPT, max_tokens=900)
+        pieces = session.send(PROMPT, max_tokens=LONG)
         next(pieces)
         os.kill(worker_pid(engine), signal.SIGKILL)
         with pytest.raises(EngineCrashed):
             list(pieces)
         with pytest.raises(EngineCrashed, match="the kernel killed it"):
             say(session)
-    with pytest.raises(BudgetError, match="not loaded again at 1024 tokens"):
-        Engine.open(chat_bundle, context_length=1024)
+    with pytest.raises(BudgetError, match="not loaded again at 4096 tokens"):
+        Engine.open(chat_bundle, context_length=CONTEXT_LENGTH)
 
 
 _IN_GROUP = """
@@ -202,8 +203,8 @@ def test_a_plan_larger_than_the_memory_group_is_refused_and_forced_the_host_surv
 
 
 def test_a_stopped_process_counts_as_hanging(chat_bundle: Path) -> None:
-    with Engine.open(chat_bundle, context_length=1024, limits=WorkerLimits(silence_s=1.5)) as engine:
-        pieces = engine.session().send(PROMPT, max_tokens=900)
+    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH, limits=WorkerLimits(silence_s=1.5)) as engine:
+        pieces = engine.session().send(PROMPT, max_tokens=LONG)
         next(pieces)
         os.kill(worker_pid(engine), signal.SIGSTOP)
         with pytest.raises(EngineCrashed, match="no sign of life for 1.5 s") as caught:
@@ -289,7 +290,7 @@ def test_cancelling_from_another_thread_ends_the_answer_and_leaves_the_session_u
 
 def test_cancelling_works_while_the_process_is_stopped(engine: Engine) -> None:
     session = engine.session()
-    pieces = session.send(PROMPT, max_tokens=900)
+    pieces = session.send(PROMPT, max_tokens=LONG)
     next(pieces)
     os.kill(worker_pid(engine), signal.SIGSTOP)
     session.cancel()
@@ -298,9 +299,9 @@ def test_cancelling_works_while_the_process_is_stopped(engine: Engine) -> None:
 
 
 def test_closing_ends_the_process_at_once_whatever_it_does(chat_bundle: Path) -> None:
-    engine = Engine.open(chat_bundle, context_length=1024)
+    engine = Engine.open(chat_bundle, context_length=CONTEXT_LENGTH)
     pid = worker_pid(engine)
-    next(engine.session().send(PROMPT, max_tokens=900))
+    next(engine.session().send(PROMPT, max_tokens=LONG))
     engine.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -388,10 +389,10 @@ def test_it_works_in_a_spawned_process(chat_bundle: Path, engine: Engine) -> Non
 
 
 def test_a_process_that_outgrows_the_budget_is_ended(chat_bundle: Path) -> None:
-    with Engine.open(chat_bundle, context_length=1024) as engine:
+    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as engine:
         assert isinstance(engine.native, RemoteEngine)
         engine.native.worker._limits = WorkerLimits(max_resident_bytes=2**20)
-        pieces = engine.session().send(PROMPT, max_tokens=900)
+        pieces = engine.session().send(PROMPT, max_tokens=LONG)
         with pytest.raises(EngineCrashed, match="the budget is 1 MiB") as caught:
             list(pieces)
         assert caught.value.cause is CrashCause.MEMORY
@@ -425,3 +426,27 @@ def test_warnings_of_the_process_reach_our_log(
     with caplog.at_level(logging.WARNING), Engine.open(chat_bundle, context_length=128):
         pass
     assert any(record.name == "toolkit.backends.litert" and "cache" in record.message for record in caplog.records)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+def test_opening_and_closing_leaves_nothing_open(chat_bundle: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    counts = []
+    for _ in range(4):
+        with Engine.open(chat_bundle, context_length=128) as engine:
+            say(engine.session(), max_tokens=4)
+        deadline = time.monotonic() + 10
+        while threading.active_count() > 1 and any(t.name.startswith("engine-") for t in threading.enumerate()):
+            assert time.monotonic() < deadline, "its threads must end with it"
+            time.sleep(0.01)
+        counts.append(descriptors())
+    assert len(set(counts)) == 1, counts
+
+
+def test_a_process_that_cannot_be_started_is_named(chat_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(EngineError, match="no process") as caught:
+        Engine.open(chat_bundle, context_length=128)
+    assert "isolated=False" in caught.value.fix
