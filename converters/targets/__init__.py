@@ -15,6 +15,7 @@ TARGETS: dict[str, str] = {
     "gguf": "converters.targets.gguf",
     "litert": "converters.targets.litert",
     "mlx": "converters.targets.mlx",
+    "onnx": "converters.targets.onnx",
 }
 
 # targets that also take a speech model, each with a module of its own; the name of the target stays the same

@@ -1,0 +1,237 @@
+"""The ONNX target: a folder onnxruntime-genai opens. Its builder makes the graph, the weights are streamed in by this project."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from converters.child import run_in_child
+from converters.progress import Progress
+from converters.rule import Rule
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.onnx_config import CONFIG_NAME, genai_config
+from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
+
+if TYPE_CHECKING:
+    from converters.checkpoint import Checkpoint
+    from converters.recipe import Recipe
+    from converters.targets.onnx_proof import ProvenText
+
+FACTS_NAME = "lowered.json"
+MODEL_FILES = ("model.onnx", "model.onnx.data", CONFIG_NAME)
+TOOLS = ("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-genai", "torch", "transformers")
+MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+SCORE_LENGTH = 512  # a verification window; the graph holds it even if a bundle's context is shorter
+HEAD_DIM_MULTIPLE = 8
+# Peak RSS, measured with benchmarks/conversion_cost.py on both real models. Building makes no weights, whatever the model's size;
+# measuring the float model holds its weights as they are and as onnxruntime packs them.
+BASE_BYTES = 350 * 2**20
+BUILD_BYTES = 500 * 2**20
+VERIFY_BYTES_PER_WEIGHT_BYTE = 2.7
+REFERENCE_BYTES = 500 * 2**20
+
+
+class OnnxTarget:
+    """Checkpoint -> float graph without weights (once) -> model.onnx and its data (per recipe) -> bundle."""
+
+    name = "onnx"
+    reads_hf_directory = False
+
+    def __init__(self) -> None:
+        self._proven: dict[tuple[str, int], ProvenText] = {}
+
+    def tools(self) -> Mapping[str, str]:
+        """Versions of what writes the files."""
+        return {name: _version(name) for name in TOOLS}
+
+    def check(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
+        """Refuse what the builder misreads, what onnxruntime's CPU kernels cannot run, and what its tokenizer reads differently.
+
+        Raises:
+            UnsupportedModelError: The architecture, or a feature of it, is not there.
+            UsageError: A recipe holds a rule ONNX cannot carry out, or that does not fit a tensor.
+            FormatError: The tokenizer or the template is damaged.
+            FidelityError: The runtime tokenizes, or renders the chat template, differently.
+            BackendUnavailableError: A library is missing.
+        """
+        self.tools()
+        if why := _unsupported(checkpoint):
+            fix = "use another target, or add the family as CONTRIBUTING.md describes"
+            raise UnsupportedModelError(f"{checkpoint.name} cannot be converted to ONNX", why=why, fix=fix)
+        for recipe in recipes:
+            _check_recipe(recipe)
+            self.promise(checkpoint, recipe)
+        self._text(checkpoint, options.context_length)
+
+    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
+        """Arithmetic on the parameter count; the factors are measured, see `VERIFY_BYTES_PER_WEIGHT_BYTE`.
+
+        The lean path does one thing at a time; else the checkpoint answers the verification texts meanwhile.
+        """
+        spec = checkpoint.spec
+        weights = 4 * spec.n_parameters
+        rope = 16 * _n_positions(checkpoint, options.context_length) * spec.head_dim
+        measure = int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights) if options.is_verified else 0
+        beside = 0 if options.is_lean or not options.is_verified else REFERENCE_BYTES + weights
+        peak = BASE_BYTES + rope + max(BUILD_BYTES, measure) + beside
+        return Estimate(disk_bytes=2 * rope + 2 * 2**20, peak_memory_bytes=peak)
+
+    def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
+        """Codes of 4 or 8 bits, a float16 scale for a group, affine zero points as wide as a code; kept blocks as `stored_bits` says."""
+        from converters.targets.onnx_codes import stored_bits
+
+        def bits_of(rule: Rule, name: str, shape: Sequence[int]) -> int:
+            kind = checkpoint.tensors.stored_kind(name) if rule.is_keep else None
+            return stored_bits(rule, kind, (shape[0], shape[1]))
+
+        return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings, bits_of=bits_of)
+
+    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+        """Write the float graph without weights, and prove that it is the checkpoint's, once for all recipes."""
+        from converters.architectures import family_of
+        from converters.targets.onnx_check import require_faithful
+        from converters.targets.onnx_folder import read_graph
+        from converters.targets.onnx_names import require_all_tensors
+
+        spec = checkpoint.spec
+        arguments = {
+            "config": family_of(spec.model_type).config_from_spec(spec) | {"dtype": "float32"},
+            "n_positions": _n_positions(checkpoint, options.context_length),
+            "is_tied": spec.tie_embeddings,
+            "out_dir": str(workdir),
+        }
+        done = run_in_child("converters.targets.onnx_build:build_graph", arguments, what=f"build the ONNX graph of {checkpoint.name}")
+        graph = read_graph(Path(done["graph"]))
+        require_all_tensors(graph.graph, spec, checkpoint.tensor_shapes())
+        require_faithful(graph.graph, spec)
+        (workdir / FACTS_NAME).write_text(json.dumps({"context_length": options.context_length}), encoding="utf-8")
+        return Path(done["graph"])
+
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+        """Write a folder with the model of one recipe: graph, data and genai_config.json."""
+        import numpy as np
+
+        from converters.targets.onnx_build import ROPE_NAME
+        from converters.targets.onnx_folder import read_graph
+        from converters.targets.onnx_graph import ModelWriter
+
+        facts = json.loads(lowered.with_name(FACTS_NAME).read_text(encoding="utf-8"))
+        out = workdir / "model"
+        out.mkdir()
+        with np.load(lowered.with_name(ROPE_NAME)) as tables:
+            writer = ModelWriter(read_graph(lowered), checkpoint.spec, checkpoint.tensors, recipe.rule_for, dict(tables))
+        try:
+            with progress.stage("tensors", total=len(checkpoint.tensors.names())) as step:
+                writer.write(out, lambda: step.advance())
+        except ValueError as error:
+            raise UsageError(f"recipe {recipe.name} cannot be written for ONNX", why=str(error), fix="use fp32 or int8") from error
+        config = genai_config(checkpoint.spec, facts["context_length"])
+        (out / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        return out
+
+    def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
+        """Copy the model, write the proven tokenizer and template beside it, and measure what the files hold."""
+        from converters.targets.onnx_folder import stored_weights
+
+        spec, text = checkpoint.spec, self._text(checkpoint, options.context_length)
+        for name in MODEL_FILES:
+            shutil.copyfile(model / name, bundle_dir / name)
+        for name, content in text.files().items():
+            (bundle_dir / name).write_bytes(content)
+        stored = stored_weights(bundle_dir / MODEL_FILES[0])
+        return Assembled(
+            entry=CONFIG_NAME,
+            tokenizer=text.as_manifest(add_bos=checkpoint.tokenizer.add_bos),
+            chat=text.chat_template is not None,
+            chat_template=text.chat_template,
+            bits_per_weight=stored.bits / spec.n_parameters,
+            memory={"weights_bytes": stored.bits // 8, "kv_cache_bytes_per_token": spec.kv_bytes_per_token(4)},
+            stop_token_ids=spec.eos_token_ids,
+            as_written={
+                "rules": {str(kind): _as_written(rule) for kind, rule in recipe.rules.items()},
+                "weight_bits_by_type": stored.bits_by_type,
+                "rope_bytes": stored.rope_bytes,
+                "kv_cache": "float32, context_length tokens from the start",
+                "chat_template": {"verified_conversations": text.n_conversations},
+            },
+        )
+
+    def _text(self, checkpoint: Checkpoint, context_length: int) -> ProvenText:
+        """Tokenizer and template, proven once for all recipes of a checkpoint: the proof takes seconds."""
+        from converters.targets.onnx_proof import prove
+
+        key = (checkpoint.content_hash, context_length)
+        if key not in self._proven:
+            self._proven = {key: prove(checkpoint, genai_config(checkpoint.spec, context_length))}
+        return self._proven[key]
+
+    def extract_model(self, entry: Path, workdir: Path) -> Path:
+        """The bundle's own folder is what the runtime opens."""
+        return entry.parent
+
+    def open_scorer(self, model: Path) -> Scorer:
+        """The folder in onnxruntime-genai."""
+        from converters.targets.onnx_run import OnnxModel
+
+        return OnnxModel(model)
+
+
+def _unsupported(checkpoint: Checkpoint) -> str:
+    """Why a checkpoint cannot be had; empty if it can."""
+    from converters.targets.onnx_check import unsupported_activation
+
+    spec = checkpoint.spec
+    if spec.model_type not in MODEL_TYPES:
+        return f"its model_type is {spec.model_type}; built and checked are {', '.join(MODEL_TYPES)}"
+    if spec.head_dim % HEAD_DIM_MULTIPLE:
+        return f"head_dim is {spec.head_dim}; GroupQueryAttention rotates heads whose width is a multiple of {HEAD_DIM_MULTIPLE}"
+    if not spec.eos_token_ids:
+        return "it names no stop token, so no answer would ever end"
+    return unsupported_activation(spec)
+
+
+def _n_positions(checkpoint: Checkpoint, context_length: int) -> int:
+    return max(context_length, min(SCORE_LENGTH, checkpoint.spec.max_context_length))
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    from converters.targets.onnx_codes import refusal
+
+    rules = {f"rules.{kind}": rule for kind, rule in recipe.rules.items()}
+    rules |= {f"overrides.{index}": override.rule for index, override in enumerate(recipe.overrides)}
+    why = next((f"[{where}]: {text}" for where, rule in rules.items() if (text := refusal(rule))), "")
+    if recipe.promotion is not None:
+        why = why or "[promotion]: choosing the sensitive linears by calibration is not there for ONNX"
+    if why:
+        raise UsageError(
+            f"recipe {recipe.name} cannot be written for ONNX", why=why, fix="use fp32, fp16, int8, int4-g32 or keep, or change that rule"
+        )
+
+
+def _as_written(rule: Rule) -> str:
+    from converters.targets.onnx_codes import group_size_of
+
+    if rule.is_keep:
+        return "the source's own codes, scales and offsets; activations int8, a scale for each 32, made on the fly"
+    if rule.is_float:
+        return f"float{rule.bits}, computed in float32"
+    kind = "the largest magnitude on code 0" if rule.is_symmetric else "affine, integer zero points"
+    groups = f"a float16 scale for each {group_size_of(rule)} weights of a row"
+    activations = f"activations {'float32' if rule.activations == 'float32' else 'int8, made on the fly in the same groups'}"
+    return f"{rule.bits} bits, {kind}, {groups}; {activations}"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError as error:
+        raise BackendUnavailableError(
+            "the onnx target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert,onnx]'"
+        ) from error
+
+
+TARGET = OnnxTarget()
