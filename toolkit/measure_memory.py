@@ -17,9 +17,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.backends import backend_for
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.calibration import MemoryRun
-from toolkit.errors import EngineError
+from toolkit.errors import BackendUnavailableError, EngineError
 from toolkit.manifest import MANIFEST_NAME, FileRecord, Manifest
 from toolkit.manifest_reader import load_manifest
 
@@ -39,7 +40,8 @@ def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, thread
         threads: CPU threads, which hardly change memory.
 
     Returns:
-        `{"measured": {...}}`, to be merged into the manifest's `memory`; empty where the system does not tell (no /proc).
+        `{"measured": {...}}`, to be merged into the manifest's `memory`; empty where the system does not tell (no /proc), and for
+        a target no backend of this version runs.
 
     Raises:
         EngineError: A run failed; the text holds its last line.
@@ -51,6 +53,8 @@ def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, thread
         if manifest is not None:
             folder = _stand_in(bundle_dir, manifest, Path(scratch) / "bundle")
         manifest = load_manifest(folder)
+        if not _can_run(manifest.target):
+            return {}
         long = min(LONG_CONTEXT, manifest.context_length)
         short = min(SHORT_CONTEXT, long // 2)
         cache = Path(scratch) / "cache"
@@ -58,6 +62,14 @@ def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, thread
         runs = [run_once(folder, length, threads=threads, cache=cache, is_first_start=first) for length, first in order]
     facts = {"machine": platform.machine(), "threads": threads, "runs": [asdict(run) for run in runs]}
     return {"measured": facts}
+
+
+def _can_run(target: str) -> bool:
+    try:
+        backend_for(target)
+    except BackendUnavailableError:
+        return False
+    return True
 
 
 def _stand_in(files: Path, manifest: Manifest, folder: Path) -> Path:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_bundle import tiny_bundle
+from toolkit.calibration import read_calibration
+from toolkit.errors import EngineError
+from toolkit.manifest_reader import load_manifest
+from toolkit.measure_memory import measure_memory
+from toolkit.memory import estimate_memory
+
+pytestmark = [
+    pytest.mark.usefixtures("module_cache"),
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of processes is read from /proc"),
+]
+
+
+def test_files_that_are_no_bundle_yet_are_measured_with_the_manifest_they_will_get(chat_bundle: Path, tmp_path: Path) -> None:
+    files = tmp_path / "building"
+    files.mkdir()
+    shutil.copy(chat_bundle / "model.litertlm", files)
+    unsealed = replace(load_manifest(chat_bundle), files=(), context_length=640)
+    measured = measure_memory(files, unsealed)
+    assert list(files.iterdir()) == [files / "model.litertlm"], "nothing is left behind"
+    runs = measured["measured"]["runs"]
+    assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(320, True), (320, False), (640, False)]
+    assert all(run["peak_rss_bytes"] >= run["mapped_bytes"] > 2**20 and run["address_space_bytes"] > run["peak_rss_bytes"] for run in runs)
+    calibrated = replace(unsealed, memory={**unsealed.memory, **measured})
+    assert read_calibration(calibrated) is not None
+    later = estimate_memory(calibrated, context_length=640, is_first_start=False)
+    assert later.is_calibrated and later.peak_rss_bytes == pytest.approx(runs[2]["peak_rss_bytes"], rel=0.001)
+
+
+def test_a_target_nobody_runs_is_not_measured(tmp_path: Path, tiny_litertlm: Path) -> None:
+    assert measure_memory(tiny_bundle(tmp_path / "tiny-coreml-fp32", model=tiny_litertlm, target="coreml")) == {}
+
+
+def test_files_an_engine_refuses_are_named(tmp_path: Path) -> None:
+    (tmp_path / "garbage").write_bytes(b"garbage" * 1000)
+    with pytest.raises(EngineError, match="cannot be measured at 512 tokens") as caught:
+        measure_memory(tiny_bundle(tmp_path / "bundle", model=tmp_path / "garbage"))
+    assert "magic" in caught.value.why
