@@ -14,12 +14,13 @@ from converters.architectures.decoder import kv_shared_tensors
 from converters.architectures.fields import Fields
 from converters.architectures.gguf_dims import TURN_END_TOKENS
 from converters.architectures.refusals import refuse_encoders, refuse_unsupported_config
-from converters.checkpoint import Checkpoint, QuantizationInfo
+from converters.checkpoint import Checkpoint, QuantizationInfo, TensorSource
 from converters.read.hashes import check_stated_hashes, content_hash, hash_files
 from converters.read.hf_tensors import HfTensorSource, encoder_part, stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import TOKENIZER_NAMES, chat_template_from_hf, tokenizer_from_hf
 from converters.read.json_file import read_json_object
 from converters.read.names import checkpoint_name
+from converters.read.packed_int4 import PackedInt4Source, Packing, packing_of, without_packing
 from converters.read.safetensors_header import DTYPE_BYTES, StoredTensor
 from converters.spec import ModelSpec
 from toolkit.errors import FormatError
@@ -71,7 +72,10 @@ def read_hf(
     everything = stored_tensors(path, files)
     unread = kv_shared_tensors(spec)
     stored = {key: value for key, value in text_tensors(everything, is_multimodal=is_multimodal).items() if key not in unread}
-    tensors = HfTensorSource(stored, family_of(spec.model_type).tensor_shapes(spec), path.name)
+    shapes, packing = family_of(spec.model_type).tensor_shapes(spec), hf_packing(path)
+    tensors: TensorSource = (
+        HfTensorSource(stored, shapes, path.name) if packing is None else PackedInt4Source(stored, shapes, packing, path.name)
+    )
     tokenizer, control_tokens = tokenizer_from_hf(path, spec.vocab_size)
     hashed = hash_list(path, files)
     hashes = hash_files(hashed)
@@ -84,7 +88,7 @@ def read_hf(
         tensors=tensors,
         tokenizer=tokenizer,
         chat_template=chat_template_from_hf(path),
-        quantization=hf_quantization(stored),
+        quantization=hf_quantization(stored, packing),
         content_hash=content_hash(hashes),
         left_out=Counter(part for key in everything if is_multimodal and (part := encoder_part(key)) is not None),
     )
@@ -118,8 +122,8 @@ def hf_spec(path: Path) -> tuple[ModelSpec, bool]:
         FormatError: config.json or generation_config.json is missing or wrong.
         UnsupportedModelError: Refused by name, see `converters.architectures.refusals`.
     """
-    config = read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES)
     name = path.absolute().name
+    config = without_packing(read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES), name)
     refuse_unsupported_config(config, name)
     text_type = _TEXT_TYPES.get(str(config.get("model_type")))
     if text_type is not None:
@@ -130,6 +134,11 @@ def hf_spec(path: Path) -> tuple[ModelSpec, bool]:
         refuse_unsupported_config(config, name)
     spec = family_of(Fields(config, "config.json").text("model_type")).spec_from_config(config)
     return _with_generation_stops(spec, path / _GENERATION_NAME), text_type is not None
+
+
+def hf_packing(path: Path) -> Packing | None:
+    """How a directory's linears are packed; None if they are plain. Raises as `packing_of`."""
+    return packing_of(read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES), path.absolute().name)
 
 
 def _with_generation_stops(spec: ModelSpec, path: Path) -> ModelSpec:
@@ -146,13 +155,17 @@ def _with_turn_ends(spec: ModelSpec, special: Mapping[str, int]) -> ModelSpec:
     return replace(spec, eos_token_ids=tuple(dict.fromkeys((*spec.eos_token_ids, *named))))
 
 
-def hf_quantization(tensors: Mapping[str, StoredTensor]) -> QuantizationInfo:
-    """The dtype most weights are stored in, and bits per weight over all tensors."""
+def hf_quantization(tensors: Mapping[str, StoredTensor], packing: Packing | None = None) -> QuantizationInfo:
+    """The dtype most weights are stored in, or how they are packed, and bits per weight over all tensors."""
     sizes: dict[str, int] = {}
     for tensor in tensors.values():
-        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.n_bytes // DTYPE_BYTES[tensor.dtype]
+        n_weights = tensor.n_bytes // DTYPE_BYTES[tensor.dtype]
+        if packing is not None:
+            n_weights = packing.n_weights(tensor.name, n_weights)
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + n_weights
     n_bits = 8 * sum(tensor.n_bytes for tensor in tensors.values())
-    return QuantizationInfo(max(sizes, key=lambda dtype: sizes[dtype]), n_bits / max(1, sum(sizes.values())))
+    name = max(sizes, key=lambda dtype: sizes[dtype]) if packing is None else packing.name
+    return QuantizationInfo(name, n_bits / max(1, sum(sizes.values())))
 
 
 def hf_license(path: Path) -> LicenseRecord:

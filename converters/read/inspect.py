@@ -14,12 +14,13 @@ from converters.read.gguf import gguf_license, gguf_quantization, gguf_spec
 from converters.read.gguf_tensors import GgufFile
 from converters.read.gguf_tensors import check_tensor_set as gguf_tensor_set
 from converters.read.hashes import content_hash, hash_files
-from converters.read.hf import check_regular, hash_list, hf_license, hf_quantization, hf_spec
+from converters.read.hf import check_regular, hash_list, hf_license, hf_packing, hf_quantization, hf_spec
 from converters.read.hf_tensors import check_tensor_set as hf_tensor_set
 from converters.read.hf_tensors import stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import chat_template_from_hf
 from converters.read.names import checkpoint_name
 from converters.read.ollama import find_ollama, is_ollama, license_id
+from converters.read.packed_int4 import PackedInt4Source
 from converters.spec import ModelSpec
 from converters.whisper_spec import WhisperSpec
 from toolkit.catalog import CatalogModel, PypiSource, load_catalog
@@ -45,10 +46,10 @@ def inspect_source(source: str) -> dict[str, Any]:
         FormatError: A file is damaged.
     """
     if is_ollama(source):
-        model = find_ollama(source)
-        facts = _local_facts(model.blob, checkpoint_name(model.name.model), model.source)
-        stated = facts["license"]["id"] == "unknown" and model.license_text
-        return facts | {"license": asdict(LicenseRecord(license_id(model.license_text)))} if stated else facts
+        stored = find_ollama(source)
+        facts = _local_facts(stored.blob, checkpoint_name(stored.name.model), stored.source)
+        is_layer_asked = facts["license"]["id"] == "unknown" and stored.license_text
+        return facts | {"license": asdict(LicenseRecord(license_id(stored.license_text)))} if is_layer_asked else facts
     path = local_path(source)
     if path is not None:
         return _local_facts(model_path(path), checkpoint_name(path.stem if path.is_file() else path.absolute().name), SourceRecord(source))
@@ -119,22 +120,27 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 
 def _hf_facts(path: Path) -> dict[str, Any]:
     check_regular(path)
-    spec, is_multimodal, facts = None, False, {}
+    spec, is_multimodal, packing, facts = None, False, None, {}
     try:
         spec, is_multimodal = hf_spec(path)
+        packing = hf_packing(path)
     except UnsupportedModelError as error:
         facts = _refused(error, None)
     files = weight_files(path)
     tensors = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
     if spec is not None:
         try:
-            hf_tensor_set(tensors, family_of(spec.model_type).tensor_shapes(spec), path.name)
+            shapes = family_of(spec.model_type).tensor_shapes(spec)
+            if packing is None:
+                hf_tensor_set(tensors, shapes, path.name)
+            else:
+                PackedInt4Source(tensors, shapes, packing, path.name)
             facts = _spec_facts(spec)
         except UnsupportedModelError as error:
             facts = _refused(error, spec.model_type)
     template = chat_template_from_hf(path)
     return facts | {
-        "quantization": asdict(hf_quantization(tensors)),
+        "quantization": asdict(hf_quantization(tensors, packing)),
         "weights_bytes": sum(tensor.n_bytes for tensor in tensors.values()),
         "sha256": hash_files(hash_list(path, files)),
         "license": hf_license(path),

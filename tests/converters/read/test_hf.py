@@ -241,7 +241,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], type[ToolkitError], str]] = {
         "is an adapter, not a model",
     ),
     "gptq": (
-        lambda d: edit_json(d / "config.json", lambda c: c.update(quantization_config={"quant_method": "gptq"})),
+        lambda d: edit_json(d / "config.json", lambda c: c.update(quantization_config={"quant_method": "gptq", "bits": 8})),
         UnsupportedModelError,
         r"already quantized \(gptq\)",
     ),
