@@ -22,6 +22,7 @@ _CHUNK_BYTES = 2**20
 _MIN_FREE_BYTES = 64 * 2**20
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
+LOCAL_ERRNOS = (*_FULL, *_NOT_WRITABLE)  # of this machine's folders; no network ever answers with one
 
 
 def cache_root() -> Path:
@@ -89,10 +90,15 @@ def write_error(path: Path, error: OSError, *, fix: str | None = None) -> Toolki
         return BudgetError(
             f"no space left to write {path}",
             why=f"{format_bytes(free)} are free there",
-            fix="free some space (toolkit models list shows what can go), or set ONDEVICE_TOOLKIT_CACHE to another disk",
+            fix=f"free some space (toolkit models list shows what can go), or set {_variable_of(path)} to a folder on another disk",
         )
     kind = UsageError if error.errno in _NOT_WRITABLE else ToolkitError
     return kind(f"{path} cannot be written", why=error.strerror or str(error), fix=fix or "check the folder's permissions")
+
+
+def _variable_of(path: Path) -> str:
+    """The variable that would put `path` elsewhere."""
+    return CONFIG_VARIABLE if config_root() in (path, *path.parents) else CACHE_VARIABLE
 
 
 def check_free_disk(path: Path, needed_bytes: int, purpose: str) -> None:

@@ -3,13 +3,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from converters import cli
 from tests.converters.small_model import SmallTarget, SmallVerifier, small_parts
+from tests.mounts import mounted
 from toolkit.bundle import Bundle
 from toolkit.errors import FormatError
 
@@ -172,18 +172,6 @@ print(sorted(heavy & set(sys.modules)), file=sys.stderr)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     assert "--recipe" in done.stdout and "int4-g32" in done.stdout and "examples:" in done.stdout
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_small_disk_is_refused_before_work(desk, capfd, tmp_path):

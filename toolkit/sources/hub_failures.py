@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from types import ModuleType
 
-from toolkit.cache import write_error
+from toolkit.cache import LOCAL_ERRNOS, write_error
 from toolkit.catalog import HfSource
 from toolkit.errors import SourceUnavailableError, ToolkitError
 from toolkit.sources.hub_cache import hub_cache
-
-_LOCAL_CAUSES = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EACCES, errno.EROFS)
 
 
 def is_network_failure(error: Exception, hub: ModuleType) -> bool:
@@ -18,7 +15,7 @@ def is_network_failure(error: Exception, hub: ModuleType) -> bool:
     status = _status(error)
     if status is not None:
         return status >= 500
-    if isinstance(error, OSError) and error.errno in _LOCAL_CAUSES:
+    if isinstance(error, OSError) and error.errno in LOCAL_ERRNOS:
         return False
     return isinstance(error, (OSError, hub.errors.HfHubHTTPError)) or type(error).__module__.split(".")[0] in ("httpx2", "httpcore2")
 
@@ -32,7 +29,7 @@ def translated(error: Exception, source: HfSource, hub: ModuleType, file_name: s
             why=f"the hub answered {_status(error)}: this account has no access",
             fix=f"accept it at https://huggingface.co/{source.repo}, then run: hf auth login",
         )
-    if isinstance(error, OSError) and error.errno in _LOCAL_CAUSES:
+    if isinstance(error, OSError) and error.errno in LOCAL_ERRNOS:
         return write_error(hub_cache(), error, fix="make it writable, or set HF_HOME to another folder")
     why, fix = _cause(error, source, hub)
     return SourceUnavailableError(what, why=why, fix=fix)

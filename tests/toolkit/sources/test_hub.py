@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.mounts import mounted
 from tests.toolkit.sources.file_server import FileServer, serving
 from toolkit.catalog import HfSource
 from toolkit.errors import FormatError
@@ -207,6 +208,18 @@ def test_a_server_that_does_not_listen_is_a_network_error(own_folders: Path) -> 
     answer, _ = fetch(FileServerThatIsDown())
     assert answer["error"] == "SourceUnavailableError"
     assert "the network or the hub failed" in answer["text"]
+
+
+@pytest.mark.parametrize("way", ["a file in the way", "read-only"])
+def test_a_hub_cache_that_cannot_be_written_to_is_no_network_error(
+    hub: FileServer, own_folders: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    (own_folders / "file").write_text("in the way")
+    with mounted(own_folders / "disk", "size=100m,ro") as disk:
+        monkeypatch.setenv("HF_HOME", str((disk if way == "read-only" else own_folders / "file") / "hf"))
+        answer, _ = fetch(hub)
+    assert answer["code"] == 2, answer
+    assert "cannot be written" in answer["text"] and "HF_HOME" in answer["text"]
 
 
 class FileServerThatIsDown(FileServer):
