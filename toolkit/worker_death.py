@@ -75,7 +75,7 @@ def explain_exit(code: int, before: OomCounters, after: OomCounters) -> tuple[Cr
         return cause, f"it died of {name}"
     if _has_risen(before.groups, after.groups):
         return CrashCause.MEMORY, "the kernel killed it because its control group's memory was full"
-    if _has_risen(before.system, after.system):
+    if after.groups is None and _has_risen(before.system, after.system):  # the system's counter counts other groups' dead too
         return CrashCause.MEMORY, "the kernel killed it because memory was full"
     if after.system is None and after.groups is None:
         return CrashCause.MEMORY, "it got SIGKILL, which here is what running out of memory looks like"
