@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", metavar="FILE", type=Path, help="run every [[job]] of a TOML file instead of one SOURCE")
     parser.add_argument("--ray", metavar="ADDRESS", help="run the jobs of --batch on a Ray cluster, e.g. auto or 10.0.0.5:6379")
     parser.add_argument("--adapter", metavar="DIR", help="a PEFT LoRA adapter to merge into SOURCE before it is converted")
+    parser.add_argument("--encoders", choices=("none",), help="none: leave the vision and audio parts of a multimodal model out")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser
 
@@ -106,13 +107,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _request(options: argparse.Namespace) -> ConvertRequest:
-    from converters.read.names import ADAPTER_MARK
+    from converters.read.names import ADAPTER_MARK, ENCODERS_MARK
     from converters.request import ConvertRequest
 
     if options.source is None:
         raise UsageError("convert needs a SOURCE", why="neither a source nor --batch FILE was given", fix="convert smollm2-135m-instruct")
+    source = options.source + (ENCODERS_MARK if options.encoders else "")
     return ConvertRequest(
-        source=options.source if options.adapter is None else f"{options.source}{ADAPTER_MARK}{options.adapter}",
+        source=source if options.adapter is None else f"{source}{ADAPTER_MARK}{options.adapter}",
         targets=_names(options.to),
         recipes=_names(options.recipe),
         context_length=options.context,

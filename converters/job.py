@@ -231,6 +231,7 @@ class Job:
             **self.recipe.as_dict(),
             "promised_bits_per_weight": self.promised_bits_per_weight,
             "as_written": assembled.as_written,
+            **({"left_out": dict(checkpoint.left_out)} if checkpoint.left_out else {}),
         }
         return Manifest(
             name=checkpoint.name,

@@ -22,7 +22,9 @@ from converters.recipe import Recipe, load_recipe
 from converters.request import BundleReport, ConvertRequest, ConvertResult
 from converters.resources import check_disk, choose_memory_path
 from converters.stages import WorkFolder
+from converters.targets import SPEECH_MODEL_TYPE, suited
 from converters.targets.base import ConvertOptions
+from converters.verify_speech import SPEECH_GATES
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 
@@ -57,7 +59,11 @@ def convert(request: ConvertRequest, progress: Progress | None = None, *, parts:
     try:
         with explained(f"write bundles into {request.out}", request.out):
             out.prepare()
-        return _Conversion(request, parts, progress, out, _read(request, parts, progress), targets, recipes).run()
+        checkpoint = _read(request, parts, progress)
+        if checkpoint.spec.model_type == SPEECH_MODEL_TYPE:
+            targets = [suited(target, checkpoint.spec.model_type) for target in targets]
+            recipes = [replace(recipe, gates={**SPEECH_GATES, **recipe.gates}) for recipe in recipes]
+        return _Conversion(request, parts, progress, out, checkpoint, targets, recipes).run()
     finally:
         out.tidy()
 
@@ -75,8 +81,12 @@ def _read(request: ConvertRequest, parts: Parts, progress: Progress) -> Checkpoi
     if not _SAFE_NAME.fullmatch(checkpoint.name):
         why = "a bundle name has 1 to 100 letters, digits, dots, dashes or underscores, and starts with a letter or digit"
         raise UsageError(f"{checkpoint.name!r} cannot be the name of a bundle", why=why, fix="rename the source")
+    if checkpoint.left_out:
+        parts_left_out = ", ".join(f"{part} ({n} tensors)" for part, n in sorted(checkpoint.left_out.items()))
+        progress.note(f"left out: {parts_left_out}; the bundles neither see nor hear")
     longest = checkpoint.spec.max_context_length
-    if request.context_length > longest:
+    is_speech = checkpoint.spec.model_type == SPEECH_MODEL_TYPE  # its decoder always holds what it was trained for
+    if request.context_length > longest and not is_speech:
         why = f"it was trained for {longest} tokens"
         raise UsageError(f"{checkpoint.name} cannot hold --context {request.context_length}", why=why, fix=f"use --context {longest}")
     return checkpoint
@@ -164,7 +174,8 @@ class _Conversion:
             wait_until_stopped(ahead, end_children)
 
     def _options(self) -> ConvertOptions:
-        options = ConvertOptions(context_length=self.request.context_length, is_verified=self.request.verify)
+        context_length = min(self.request.context_length, self.checkpoint.spec.max_context_length)
+        options = ConvertOptions(context_length=context_length, is_verified=self.request.verify)
         fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
         return replace(options, prefill_lengths=fitting)
 

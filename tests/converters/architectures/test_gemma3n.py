@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a width of text": ({"intermediate_size": ["96"] * 6}, "whole number"),
     "one sparsity for all": ({"activation_sparsity_pattern": 0.95}, "must list 6 layers"),
     "all zeroed": ({"activation_sparsity_pattern": [1.0] * 6}, "from 0 to below 1"),
-    "no such stream": ({"altup_active_idx": 3}, "between 0 and 2"),
+    "no such stream": ({"altup_active_idx": 4}, "between 0 and 3"),
     "biases": ({"attention_bias": True}, "without attention biases"),
 }
 
