@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -40,6 +41,7 @@ class MlxTarget:
 
     def __init__(self) -> None:
         self._proven: dict[str, TextProof] = {}
+        self._proving = threading.Lock()
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files; MLX itself is not among them."""
@@ -156,9 +158,10 @@ class MlxTarget:
         """Once for all recipes of a checkpoint: it takes seconds, and their text files are the same."""
         from converters.targets.mlx_text import prove_text
 
-        if checkpoint.content_hash not in self._proven:
-            self._proven = {checkpoint.content_hash: prove_text(checkpoint, folder)}
-        return self._proven[checkpoint.content_hash]
+        with self._proving:  # recipes are assembled side by side
+            if checkpoint.content_hash not in self._proven:
+                self._proven = {checkpoint.content_hash: prove_text(checkpoint, folder)}
+            return self._proven[checkpoint.content_hash]
 
     def extract_model(self, entry: Path, workdir: Path) -> Path:
         """The bundle's own folder: weights and config.json lie in it as mlx_lm takes them."""

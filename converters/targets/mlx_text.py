@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
 from converters.confinement import confine
-from converters.template_source import CPU_S, MEMORY_BYTES, TIMEOUT_S, check_length, death_blamed_on_template, render_transformers
+from converters.template_source import (
+    CPU_S,
+    MEMORY_BYTES,
+    TIMEOUT_S,
+    check_length,
+    costly,
+    death_blamed_on_template,
+    render_transformers,
+)
 from converters.template_texts import CONVERSATIONS, Message
 from toolkit.errors import FidelityError
 
@@ -71,20 +79,29 @@ def compare(folder: str, chat_template: str, special_tokens: dict[str, str]) -> 
     place = Path(folder)
     reference = Tokenizer.from_file(str(place / "tokenizer.json"))
     tokenizer = load_tokenizer(place, eos_token_ids=load_config(place).get("eos_token_id"))
-    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
     texts = _texts(reference)
+    answer = {
+        "n_texts": len(texts),
+        "text_difference": next((found for text in texts if (found := _text_difference(reference, tokenizer, text))), ""),
+        "stop_ids": sorted(tokenizer.eos_token_ids),
+    }
+    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
+    try:
+        return answer | _compare_templates(tokenizer.apply_chat_template, chat_template, special_tokens)
+    except MemoryError as error:
+        raise costly(f"rendering it in mlx_lm needs more than {MEMORY_BYTES // 2**20} MiB of memory") from error
+
+
+def _compare_templates(apply_chat_template: Callable[..., Any], chat_template: str, special_tokens: dict[str, str]) -> dict[str, Any]:
     conversations: Sequence[Sequence[Message]] = CONVERSATIONS if chat_template else ()
     expected = [render_transformers(chat_template, messages, special_tokens) for messages in conversations]
-    rendered = [_render(tokenizer.apply_chat_template, messages) for messages in conversations]
+    rendered = [_render(apply_chat_template, messages) for messages in conversations]
     for text in (*expected, *rendered):
         check_length(text or "", "one conversation rendered")
     pairs = list(enumerate(zip(expected, rendered, strict=True), start=1))
     return {
-        "n_texts": len(texts),
-        "text_difference": next((found for text in texts if (found := _text_difference(reference, tokenizer, text))), ""),
         "n_conversations": sum(text is not None for text in expected),
         "template_difference": next((f"conversation {n}: {_short(a)} became {_short(b)}" for n, (a, b) in pairs if a != b), ""),
-        "stop_ids": sorted(tokenizer.eos_token_ids),
     }
 
 
