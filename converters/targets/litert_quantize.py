@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.rule import Activations, Algorithm, Granularity, Rule
+from converters.targets.litert_float16 import cast_to_float16
 
 ALGORITHMS = {
     Algorithm.CAST: "float_casting",
@@ -110,6 +111,8 @@ def quantize_file(model: str, recipe: list[dict[str, Any]], out: str) -> dict[st
             os.link(model, out)
         except OSError:
             shutil.copyfile(model, out)
+    elif all(entry["algorithm_key"] == ALGORITHMS[Algorithm.CAST] for entry in recipe):
+        cast_to_float16(Path(model), Path(out))
     else:
         from ai_edge_quantizer import quantizer
 
