@@ -79,12 +79,14 @@ def estimate_memory(
 def kv_cache_bytes(manifest: Manifest, context_length: int, *, engine: EngineMemory, bytes_per_value: float | None = None) -> int:
     """Bytes of the KV cache: 2 * n_kv_heads * head_dim values a token and layer (keys and values).
 
-    A sliding layer holds its window only where the engine keeps a ring buffer; LiteRT keeps every token of every layer.
+    A sliding layer holds its window only where the engine keeps a ring buffer; LiteRT keeps every token of every layer. Where
+    layers differ otherwise (wider heads, shared keys and values) the converter's own sum is taken, windows not counted.
     """
     width = bytes_per_value or engine.kv_bytes_per_value
     values = _values_per_layer(manifest.spec)
     layers = manifest.spec.get("layer_types")
-    if values is None or not isinstance(layers, list | tuple) or len(layers) > _MOST_LAYERS:
+    is_uneven = any(whole(manifest.spec, name) for name in ("full_head_dim", "n_full_kv_heads", "n_kv_shared_layers"))
+    if values is None or is_uneven or not isinstance(layers, list | tuple) or len(layers) > _MOST_LAYERS:
         per_token = whole(manifest.memory, "kv_cache_bytes_per_token") or 0
         return int(per_token * context_length * width / engine.kv_bytes_per_value)
     window = whole(manifest.spec, "sliding_window")

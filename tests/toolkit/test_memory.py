@@ -66,6 +66,14 @@ def test_without_dims_the_manifests_own_figure_counts() -> None:
     assert estimate_memory(plain, context_length=1000).kv_cache_bytes == 36_864_000
 
 
+@pytest.mark.parametrize("field", ["full_head_dim", "n_full_kv_heads", "n_kv_shared_layers"])
+def test_where_layers_differ_the_manifests_own_sum_counts(field: str) -> None:
+    uneven = manifest(spec={**manifest().spec, field: 2}, memory={"kv_cache_bytes_per_token": 1000})
+    assert kv_cache_bytes(uneven, 2048, engine=engine_memory("litert")) == 1000 * 2048
+    even = manifest(spec={**manifest().spec, field: 0}, memory={"kv_cache_bytes_per_token": 1000})
+    assert kv_cache_bytes(even, 2048, engine=engine_memory("litert")) == 18 * 2 * 256 * 4 * 2048
+
+
 def test_parts_add_up_and_only_the_first_start_packs() -> None:
     first = estimate_memory(manifest(), context_length=512)
     later = estimate_memory(manifest(), context_length=512, is_first_start=False)
