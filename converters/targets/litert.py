@@ -13,6 +13,7 @@ from converters.child import run_in_child
 from converters.progress import Progress
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
 from converters.targets.litert_export import SCORE_LENGTH
+from converters.targets.litert_gemmas import unmeasured
 from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 ENTRY = "model.litertlm"
 FACTS_NAME = "lowered.json"
 TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
-MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "llama", "qwen2", "qwen3")
 # Peak RSS of the export beside its float32 weights, measured with benchmarks/conversion_cost.py on both real models.
 EXPORT_BYTES_PER_WEIGHT_BYTE = 2.6
 EXPORT_BASE_BYTES = 700 * 2**20
@@ -63,6 +64,9 @@ class LiteRtTarget:
                 why=f"its model_type is {checkpoint.spec.model_type}; lowered and checked are {', '.join(MODEL_TYPES)}",
                 fix="use another target, or add the family as CONTRIBUTING.md describes",
             )
+        if why := unmeasured(checkpoint.spec, recipes):
+            what = f"{checkpoint.name} cannot be lowered to LiteRT"
+            raise UnsupportedModelError(what, why=why, fix="use --recipe fp32 for litert if the model allows it, or --to mlx")
         if options.context_length < SCORE_LENGTH:
             raise UsageError(
                 f"--context {options.context_length} is too short for LiteRT",

@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from converters.targets.litert_gemma3n import restore_cutoffs
+from converters.targets.litert_gemma4 import allow_experts_to_be_set
 from converters.targets.litert_signatures import add_signature_without
 from converters.targets.mapped_weights import kept_on_disk, map_weights
 
@@ -75,7 +77,9 @@ def export_float(hf_dir: str, out_dir: str, prefill_lengths: list[int], context_
         enable_gpu_dynamic_cache=True,
         experimental_lightweight_conversion=True,
     )
+    allow_experts_to_be_set()
     source = export_lib.load_model(hf_dir, config, task=ExportTask.TEXT_GENERATION)
+    restore_cutoffs(source.model)
     config = export_lib.update_export_config(config, source)
     weights = map_weights(source.model, Path(hf_dir) / "model.safetensors")
     path = Path(out_dir) / FLOAT_MODEL
