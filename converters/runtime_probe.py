@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from converters.checkpoint import Piece
-from converters.child import run_in_child
+from converters.child import ChildDeathError, run_in_child
 from converters.confinement import confine
 from converters.litertlm import PackagedTokenizer, pack_litertlm
 from converters.probe_model import build_probe_model
 from converters.sentencepiece_model import PieceType, Vocabulary, build_sentencepiece
 from converters.template_source import check_length
 from converters.template_texts import ANSWER, Message
-from toolkit.errors import BackendUnavailableError
+from toolkit.errors import BackendUnavailableError, FormatError
 
 _STOP = "<stop>"
 _CONTEXT_LENGTH = 4096
 CPU_S = 30.0  # all its threads together
+TOKENIZER_CPU_S = 300.0  # thousands of texts, and some tokenizers take seconds to load
 MEMORY_BYTES = 4 * 2**30  # address space: the runtime reserves far more than it uses
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0  # for a machine on which that much CPU takes so long
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,24 @@ def encode_in_runtime(tokenizer: PackagedTokenizer, texts: Sequence[str], vocab_
 
     Raises:
         BackendUnavailableError: The runtime is not installed.
-        ToolkitError: The runtime died or refused the tokenizer.
+        FormatError: The runtime died of the tokenizer, or took too much time or memory.
+        ToolkitError: The runtime refused the tokenizer.
     """
     from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
     metadata = llm_metadata_pb2.LlmMetadata(max_num_tokens=_CONTEXT_LENGTH)
     metadata.llm_model_type.generic_model.SetInParent()
     metadata.stop_tokens.add().token_ids.ids.append(1)
-    return _ask(tokenizer, metadata, vocab_size=vocab_size, answer_id=0, stop_id=1, request={"texts": list(texts)})
+    try:
+        return _ask(
+            tokenizer, metadata, vocab_size=vocab_size, answer_id=0, stop_id=1, request={"texts": list(texts), "cpu_s": TOKENIZER_CPU_S}
+        )
+    except ChildDeathError as death:
+        raise FormatError(
+            "tokenizer.json cannot be used",
+            why=f"the LiteRT-LM runtime ended with {death.cause} while it encoded the proof texts",
+            fix="download the checkpoint again, or convert to another target",
+        ) from death
 
 
 def _ask(

@@ -19,7 +19,7 @@ from toolkit.errors import FormatError
 
 CPU_S = 10.0
 MEMORY_BYTES = 2**30
-TIMEOUT_S = 300.0  # for a machine on which 10 s of CPU take that long
+TIMEOUT_S = 900.0  # for a machine on which 10 s of CPU take that long
 MAX_TEXT_LENGTH = 2**20
 
 

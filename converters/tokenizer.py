@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,12 @@ def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
             why="tokenizer.json is missing, and nothing else says which ids its texts have",
             fix="put the tokenizer.json of the original model beside the weights",
         )
-    reference = _Reference(files.tokenizer_json)
+    with panics_explained():
+        return _chosen(files, _Reference(files.tokenizer_json))
+
+
+def _chosen(files: TokenizerFiles, reference: _Reference) -> PackagedTokenizer:
+    assert files.tokenizer_json is not None
     n_texts = len(reference.texts)
     reason = "byte-level BPE, which SentencePiece cannot express"
     if files.kind == "sentencepiece":
@@ -72,6 +78,22 @@ def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
             fix="convert to another target: --to gguf, onnx or mlx",
         )
     return packaged
+
+
+@contextmanager
+def panics_explained() -> Iterator[None]:
+    """Turn a panic of the tokenizers library, which is no Exception, into the file's error: a pattern may be too costly to match.
+
+    Raises:
+        FormatError: It panicked.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        why = f"the tokenizers library gives up on it: {' '.join(str(error).split())[:200]}"
+        raise FormatError("tokenizer.json cannot be used", why=why, fix="download the checkpoint again, or convert its original") from error
 
 
 def prove_equal(model: bytes, tokenizer_json: bytes, texts: Sequence[str] | None = None) -> list[Difference]:

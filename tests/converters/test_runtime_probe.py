@@ -6,7 +6,7 @@ import pytest
 
 from converters.litertlm import PackagedTokenizer
 from converters.runtime_probe import ANSWER, answer, encode_in_runtime, render_runtime
-from toolkit.errors import BackendUnavailableError, ToolkitError
+from toolkit.errors import BackendUnavailableError, FormatError
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content[0].text }};{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 
@@ -36,7 +36,7 @@ def test_an_empty_text_is_a_text_and_no_refusal() -> None:
 
 
 def test_a_tokenizer_the_runtime_cannot_read_is_an_error_and_not_a_crash() -> None:
-    with pytest.raises(ToolkitError, match="ask the LiteRT-LM runtime"):
+    with pytest.raises(FormatError, match="tokenizer.json cannot be used"):
         encode_in_runtime(PackagedTokenizer("huggingface", b"{}", 0, ""), ["a"], 8)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from converters import runtime_probe
 from converters import tokenizer as module
 from converters.checkpoint import TokenizerFiles
 from converters.litertlm import PackagedTokenizer
@@ -155,3 +156,21 @@ def test_gemmas_tokenizer_becomes_a_sentencepiece_model(gemma_gguf: Path, own_fo
     assert chosen.kind == "sentencepiece"
     assert len(chosen.data) < 6 * 2**20
     assert files.tokenizer_json is not None and len(chosen.data) < len(files.tokenizer_json) / 2
+
+
+def test_a_pattern_the_library_cannot_match_in_bounded_steps_is_the_files_error() -> None:
+    data = json.loads(byte_level_json())
+    costly = {"type": "Split", "pattern": {"Regex": "(a+)+$|(.*.*)*x"}, "behavior": "Isolated", "invert": False}
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [costly, data["pre_tokenizer"]]}
+    files = TokenizerFiles("bpe-byte-level", json.dumps(data).encode(), None, add_bos=False)
+    with pytest.raises(FormatError, match="tokenizer.json cannot be used") as caught:
+        choose_tokenizer(files)
+    assert "gives up" in caught.value.why and "\n" not in caught.value.why
+
+
+def test_a_tokenizer_the_runtime_dies_of_is_the_files_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_probe, "TOKENIZER_CPU_S", 0.0)
+    packaged = PackagedTokenizer("huggingface", byte_level_json(), 1, "probe")
+    with pytest.raises(FormatError, match="tokenizer.json cannot be used") as caught:
+        encode_in_runtime(packaged, ["the quick brown fox " * 20_000] * 5, 300)
+    assert "SIGXCPU" in caught.value.why
