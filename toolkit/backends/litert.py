@@ -68,8 +68,10 @@ class LiteRtBackend:
 
     def is_first_start(self, bundle: Bundle) -> bool:
         """Whether the engine has yet to repack the bundle's weights for this CPU, which takes memory besides."""
-        folder = cache_dir(bundle)
-        return folder == _NO_CACHE or not any(Path(folder).glob("*xnnpack_cache*"))
+        try:
+            return not any(_usable_cache(bundle).glob("*xnnpack_cache*"))
+        except ToolkitError:  # `cache_dir` tells why, once, when the engine is opened
+            return True
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> LiteRtEngine:
         litert_lm = _import_engine()
@@ -110,17 +112,22 @@ def cache_dir(bundle: Bundle) -> str:
     `:nocache` where they cannot be kept: the engine refuses a folder it may not write to, and aborts the process on a full
     disk, so both are seen here first.
     """
-    machine = hashlib.sha256(_cpu_model().encode()).hexdigest()[:12]
     try:
-        folder = cache_directory("engines", f"litert-{_version()}", machine, bundle.content_hash[:32])
-        if not os.access(folder, os.W_OK):
-            raise write_error(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
-        if not (folder / _WHOLE).exists():
-            check_free_disk(folder, bundle.bytes - directory_bytes(folder), "the engine's copy of the weights")
-        return str(folder)
+        return str(_usable_cache(bundle))
     except ToolkitError as error:
         _LOG.warning("going on without a cache of repacked weights, slower and in more memory: %s (%s)", error.what, error.why)
         return _NO_CACHE
+
+
+def _usable_cache(bundle: Bundle) -> Path:
+    """The cache folder. Raises ToolkitError where it cannot be written to, or the disk has no room for a copy of the weights."""
+    machine = hashlib.sha256(_cpu_model().encode()).hexdigest()[:12]
+    folder = cache_directory("engines", f"litert-{_version()}", machine, bundle.content_hash[:32])
+    if not os.access(folder, os.W_OK):
+        raise write_error(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    if not (folder / _WHOLE).exists():
+        check_free_disk(folder, bundle.bytes - directory_bytes(folder), "the engine's copy of the weights")
+    return folder
 
 
 def _cpu_model() -> str:

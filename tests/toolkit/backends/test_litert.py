@@ -77,7 +77,7 @@ def test_on_a_full_disk_only_a_cache_that_is_whole_is_used(bundle: Bundle, monke
     here = cache_dir(bundle)
     full = shutil.disk_usage(here)._replace(free=2**20)
     monkeypatch.setattr("shutil.disk_usage", lambda path: full)
-    assert cache_dir(bundle) == ":nocache"
+    assert cache_dir(bundle) == ":nocache" and BACKEND.is_first_start(bundle)
     Path(here, "whole").touch()
     assert cache_dir(bundle) == here
 
