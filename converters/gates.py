@@ -25,6 +25,7 @@ GATES: dict[str, Gate] = {
     "top1_agreement": Gate(operator.ge, ">="),
     "perplexity_ratio": Gate(operator.le, "<="),
     "greedy_tokens_equal": Gate(operator.ge, ">="),
+    "word_error_rate_increase": Gate(operator.le, "<="),
 }
 
 

@@ -88,7 +88,9 @@ class BundleReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of `bundles` that `--json` prints; figures that were not measured, or are not finite, are null."""
-        names = ("kl_mean", "kl_p99", "top1_agreement", "perplexity_ratio")
+        names = ["kl_mean", "kl_p99", "top1_agreement", "perplexity_ratio"]
+        if self.fidelity is not None and self.fidelity.word_error_rate is not None:
+            names += ["word_error_rate", "reference_word_error_rate"]
         figures = {name: None if self.fidelity is None else _finite(getattr(self.fidelity, name)) for name in names}
         entry: dict[str, Any] = {
             "name": self.name,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class SpeechCheckpoint:
     quantization: QuantizationInfo
     content_hash: str
     chat_template: str | None = None
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face tensor name -> shape, outermost dimension first, in writing order."""

@@ -10,7 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,11 +19,14 @@ from converters.divergence import Divergence, Logits
 from converters.gates import verdict
 from converters.lock import hold
 from converters.reference import N_GREEDY_TOKENS, Reference, open_reference
+from converters.speech_reference import SpeechReference
+from converters.verify_speech import measure_speech, speech_reference
 from toolkit.errors import FormatError
 from toolkit.manifest import Fidelity
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
+    from converters.speech_checkpoint import SpeechCheckpoint
     from converters.targets.base import Target
 
 N_TOKENS = 2048
@@ -31,7 +34,7 @@ WINDOW = 512
 N_PROMPT_TOKENS = 32
 
 
-def reference(checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -> Reference:
+def reference(checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -> Reference | SpeechReference:
     """The checkpoint's logits on the verification texts; computed once for a checkpoint and these texts.
 
     Args:
@@ -42,6 +45,8 @@ def reference(checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -
     Raises:
         ToolkitError: transformers cannot run the checkpoint.
     """
+    if checkpoint.spec.model_type == "whisper":
+        return speech_reference(cast("SpeechCheckpoint", checkpoint), hf_dir, cache)
     from converters.corpus import documents, windows
 
     length = min(WINDOW, checkpoint.spec.max_context_length)
@@ -72,7 +77,7 @@ def verify_bundle(path: Path) -> Fidelity:
         ToolkitError: The source cannot be had, or a runtime fails.
     """
     from converters.read import read_checkpoint
-    from converters.targets import load_target
+    from converters.targets import load_target, suited
     from toolkit.bundle import Bundle
     from toolkit.cache import cache_directory
 
@@ -87,7 +92,7 @@ def verify_bundle(path: Path) -> Fidelity:
         )
     work = cache_directory("convert", checkpoint.content_hash[:32])
     cache = cache_directory("convert", checkpoint.content_hash[:32], "reference")
-    target = load_target(manifest.target)
+    target = suited(load_target(manifest.target), checkpoint.spec.model_type)
     with tempfile.TemporaryDirectory(prefix="verify-", dir=work) as scratch:
 
         def hf_dir() -> Path:
@@ -101,12 +106,14 @@ def verify_bundle(path: Path) -> Fidelity:
         return measure(target, model, known, gates)
 
 
-def measure(target: Target, model_path: Path, reference: Reference, gates: Mapping[str, float]) -> Fidelity:
+def measure(target: Target, model_path: Path, reference: Reference | SpeechReference, gates: Mapping[str, float]) -> Fidelity:
     """Run a written model over the reference's windows and prompt, and judge the figures by the gates.
 
     Raises:
         ToolkitError: The target's runtime refuses the file, or dies on it.
     """
+    if isinstance(reference, SpeechReference):
+        return measure_speech(target, model_path, reference, gates)
     arguments = {"target_name": target.name, "model": str(model_path), "reference_folder": str(reference.folder)}
     figures = run_in_child("converters.verify:measure_here", arguments, what=f"measure the {target.name} model")
     fidelity = Fidelity(**figures, verdict="reported", gates=dict(gates))

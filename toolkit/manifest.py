@@ -47,7 +47,10 @@ class LicenseRecord:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How the bundle answers beside its checkpoint. KL in nats per token; shares in 0..1; perplexities are exp(mean NLL)."""
+    """How the bundle answers beside its checkpoint. KL in nats per token; shares in 0..1; perplexities are exp(mean NLL).
+
+    The word error rates are of speech models alone: errors over the words said, the bundle's and the checkpoint's.
+    """
 
     n_tokens: int
     kl_mean: float
@@ -60,10 +63,19 @@ class Fidelity:
     greedy_tokens_compared: int
     verdict: str  # "pass" | "fail" | "reported" | "not verified"
     gates: dict[str, float] = field(default_factory=dict)
+    word_error_rate: float | None = None
+    reference_word_error_rate: float | None = None
 
     @property
     def perplexity_ratio(self) -> float:
         return self.perplexity / self.reference_perplexity
+
+    @property
+    def word_error_rate_increase(self) -> float:
+        """What the bundle gets wrong beyond its checkpoint; NaN where no speech was measured, so that no gate holds."""
+        if self.word_error_rate is None or self.reference_word_error_rate is None:
+            return math.nan
+        return self.word_error_rate - self.reference_word_error_rate
 
 
 @dataclass(frozen=True)

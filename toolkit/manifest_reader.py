@@ -277,6 +277,8 @@ def _fidelity(name: str, value: Any) -> Fidelity | None:
         item[key] = _whole(f"{name}.{key}", item[key], low=0, high=2**53)
     for key in ("kl_mean", "kl_p99", "top1_agreement", "max_abs_logit_error", "perplexity", "reference_perplexity"):
         item[key] = _figure(f"{name}.{key}", item[key])
+    for key in ("word_error_rate", "reference_word_error_rate"):
+        item[key] = None if item.get(key) is None else _number(f"{name}.{key}", item[key])
     if item["verdict"] not in _VERDICTS:
         raise _Refusal(f"{name}.verdict is none of {', '.join(_VERDICTS)}")
     item["gates"] = _mapping_of(_number)(f"{name}.gates", item.get("gates", {}))

@@ -18,6 +18,7 @@ TARGETS: dict[str, str] = {
     "onnx": "converters.targets.onnx",
 }
 
+SPEECH_MODEL_TYPE = "whisper"
 # targets that also take a speech model, each with a module of its own; the name of the target stays the same
 SPEECH_TARGETS: dict[str, str] = {
     "litert": "converters.targets.litert_whisper",
@@ -58,7 +59,7 @@ def suited(target: Target, model_type: str) -> Target:
         UnsupportedModelError: The target takes no speech models.
         BackendUnavailableError: A library it imports is not installed.
     """
-    if model_type != "whisper":
+    if model_type != SPEECH_MODEL_TYPE:
         return target
     if target.name not in SPEECH_TARGETS:
         raise UnsupportedModelError(

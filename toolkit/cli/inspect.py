@@ -86,6 +86,8 @@ def fidelity_text(fidelity: Fidelity | None) -> str:
         f"{fidelity.verdict}: KL {fidelity.kl_mean:.4f} nats/token (99th percentile {fidelity.kl_p99:.3f}), "
         f"top-1 {fidelity.top1_agreement:.1%}, perplexity x {fidelity.perplexity_ratio:.4f}, on {fidelity.n_tokens} tokens"
     ]
+    if fidelity.word_error_rate is not None and fidelity.reference_word_error_rate is not None:
+        lines.append(f"word error rate {fidelity.word_error_rate:.3f}, the checkpoint's {fidelity.reference_word_error_rate:.3f}")
     if fidelity.gates:
         lines.append("gates: " + ", ".join(f"{name} {limit:g}" for name, limit in sorted(fidelity.gates.items())))
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import array
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -84,21 +85,42 @@ class WhisperDims:
 
 
 class WhisperLiteRt:
-    """An opened bundle, a `Stepper` of `whisper_decoding`. Not safe to use from two threads at once.
+    """An opened model, a `Stepper` of `whisper_decoding`. Not safe to use from two threads at once.
 
     Args:
-        bundle: From `Bundle.open`, which has checked every hash: the native parser dies on a damaged file.
+        path: The .tflite. Its hash must have been checked: the native parser dies on a damaged file.
+        spec: What a manifest says about it.
+        name: What errors call it.
         n_threads: CPU threads.
         library: From `open_library`; the first installed one by default.
 
     Raises:
-        UsageError: The bundle is no LiteRT Whisper.
-        FormatError: Its manifest and its graph contradict each other.
+        FormatError: Spec and graph contradict each other.
         BackendUnavailableError: No LiteRT library is installed.
         EngineError: The library refuses the file.
     """
 
-    def __init__(self, bundle: Bundle, *, n_threads: int = 2, library: LiteRtLibrary | None = None) -> None:
+    def __init__(self, path: Path, spec: dict[str, Any], *, name: str, n_threads: int = 2, library: LiteRtLibrary | None = None) -> None:
+        if not 1 <= n_threads <= 64:
+            raise UsageError(f"{n_threads} threads are not possible", why="1 to 64 are", fix="use 2")
+        self.dims = WhisperDims.from_spec(spec, name)
+        self.tokens = WhisperTokens.from_dict(spec.get("tokens"), vocab_size=self.dims.vocab_size, origin=f"{name}'s manifest")
+        self._model = LiteRtModel(path, library or open_library(), n_threads=n_threads)
+        try:
+            self._check_graph(name)
+            self._make_buffers()
+        except BaseException:
+            self._model.close()
+            raise
+
+    @classmethod
+    def open(cls, bundle: Bundle, *, n_threads: int = 2, library: LiteRtLibrary | None = None) -> WhisperLiteRt:
+        """Open a bundle, whose hashes `Bundle.open` has checked.
+
+        Raises:
+            UsageError: It is no LiteRT Whisper.
+            FormatError, BackendUnavailableError, EngineError: As the constructor.
+        """
         manifest = bundle.manifest
         if manifest.target != "litert" or manifest.spec.get("model_type") != "whisper":
             raise UsageError(
@@ -106,19 +128,7 @@ class WhisperLiteRt:
                 why=f"it is a {manifest.spec.get('model_type')} for {manifest.target}",
                 fix="convert one: convert whisper-tiny.en --to litert",
             )
-        if not 1 <= n_threads <= 64:
-            raise UsageError(f"{n_threads} threads are not possible", why="1 to 64 are", fix="use 2")
-        self.dims = WhisperDims.from_spec(manifest.spec, bundle.name)
-        self.tokens = WhisperTokens.from_dict(
-            manifest.spec.get("tokens"), vocab_size=self.dims.vocab_size, origin=f"{bundle.name}'s manifest"
-        )
-        self._model = LiteRtModel(bundle.entry_path, library or open_library(), n_threads=n_threads)
-        try:
-            self._check_graph(bundle.name)
-            self._make_buffers()
-        except BaseException:
-            self._model.close()
-            raise
+        return cls(bundle.entry_path, manifest.spec, name=bundle.name, n_threads=n_threads, library=library)
 
     def _check_graph(self, name: str) -> None:
         signatures = self._model.signatures

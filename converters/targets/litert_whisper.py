@@ -1,0 +1,241 @@
+"""The LiteRT target for Whisper: one plain .tflite with two signatures, sound in, tokens out (docs/formats/whisper.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from converters.child import run_in_child
+from converters.progress import Progress
+from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass, tensor_class
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from toolkit.errors import BackendUnavailableError, ToolkitError, UsageError
+
+if TYPE_CHECKING:
+    from converters.divergence import Logits
+    from converters.recipe import Recipe
+    from converters.speech_checkpoint import SpeechCheckpoint
+
+ENTRY, TOKENIZER_NAME = "model.tflite", "tokenizer.json"
+TOOLS = ("torch", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert")
+# Tables that are added, not multiplied: rounding them gains nothing and costs accuracy.
+FLOAT_TABLES = ("embed_positions.weight",)
+GROUP_SIZES = (32, 64, 128)
+# Peak RSS of the export of whisper-tiny.en, 1.3 GB, over its 151 MB of weights and the libraries.
+EXPORT_BASE_BYTES, EXPORT_BYTES_PER_WEIGHT_BYTE = 900 * 2**20, 3.0
+VERIFY_BASE_BYTES, VERIFY_BYTES_PER_WEIGHT_BYTE = 500 * 2**20, 2.6
+
+
+class LiteRtWhisperTarget:
+    """Checkpoint -> model.tflite (float, once) -> model.tflite (per recipe), with tokenizer.json beside it."""
+
+    name = "litert"
+    reads_hf_directory = True
+
+    def tools(self) -> Mapping[str, str]:
+        """Versions of what writes the files."""
+        return {name: _version(name) for name in TOOLS}
+
+    def check(self, checkpoint: SpeechCheckpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
+        """Refuse what ai-edge-quantizer would write wrongly.
+
+        Raises:
+            UsageError: A recipe holds a rule this target cannot carry out.
+            BackendUnavailableError: A library is missing.
+        """
+        self.tools()
+        for recipe in recipes:
+            why = next((f"[rules.{kind}]: {text}" for kind, rule in recipe.rules.items() if (text := refusal(rule))), "")
+            if getattr(recipe, "overrides", ()):
+                why = why or "rules of single tensors are not carried out for speech models"
+            if recipe.rules[TensorClass.HEAD] != recipe.rules[TensorClass.LINEAR]:
+                why = why or "the head is a linear layer of the graph like any other, so [rules.head] must equal [rules.linear]"
+            if why:
+                fix = "use fp32, fp16, int8 or int4-g32"
+                raise UsageError(f"recipe {recipe.name} cannot be written for Whisper on LiteRT", why=why, fix=fix)
+
+    def estimate(self, checkpoint: SpeechCheckpoint, options: ConvertOptions) -> Estimate:
+        """Arithmetic on the parameter count."""
+        weights = 4 * checkpoint.spec.n_parameters
+        lower = EXPORT_BASE_BYTES + int(EXPORT_BYTES_PER_WEIGHT_BYTE * weights)
+        verify = VERIFY_BASE_BYTES + int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights)
+        return Estimate(disk_bytes=3 * weights, peak_memory_bytes=lower, warm_peak_memory_bytes=verify)
+
+    def promise(self, checkpoint: SpeechCheckpoint, recipe: Recipe) -> float:
+        """Matrices by their rule; convolutions, position tables, vectors and the graph's own constants in float32.
+
+        Raises:
+            UsageError: A group_size does not divide a tensor's input axis.
+        """
+        spec = checkpoint.spec
+        bits = 32 * graph_constants(spec.n_mels, spec.vocab_size)
+        for name, shape in checkpoint.tensor_shapes().items():
+            rule = rule_for(name, shape, recipe.rules)
+            try:
+                bits += 32 * math.prod(shape) if rule is None else rule.stored_bits(shape)
+            except ValueError as error:
+                raise UsageError(
+                    f"recipe {recipe.name} does not fit {name}", why=str(error), fix="use int8, whose groups are whole rows"
+                ) from error
+        return bits / spec.n_parameters
+
+    def lower(
+        self, checkpoint: SpeechCheckpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress
+    ) -> Path:
+        """Write the float .tflite once for all recipes."""
+        arguments = {"hf_dir": str(hf_dir()), "spec": json.dumps(checkpoint.spec.as_dict()), "out_dir": str(workdir)}
+        what = f"lower {checkpoint.name} to LiteRT"
+        return Path(run_in_child("converters.targets.litert_whisper_export:export_whisper", arguments, what=what)["model"])
+
+    def quantize(self, checkpoint: SpeechCheckpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+        """Write the .tflite of one recipe."""
+        out = workdir / ENTRY
+        arguments = {"model": str(lowered), "recipe": quantizer_recipe(recipe.rules), "out": str(out)}
+        run_in_child("converters.targets.litert_quantize:quantize_file", arguments, what=f"quantize to {recipe.name}")
+        return out
+
+    def assemble(self, checkpoint: SpeechCheckpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
+        """Copy the model, write the tokenizer beside it."""
+        import shutil
+
+        from converters.targets.litert_file import stored_weights
+
+        spec = checkpoint.spec
+        shutil.copyfile(model, bundle_dir / ENTRY)
+        (bundle_dir / TOKENIZER_NAME).write_bytes(checkpoint.tokenizer_json)
+        stored = stored_weights(model)
+        return Assembled(
+            entry=ENTRY,
+            tokenizer={
+                "kind": "huggingface",
+                "verified_texts": 0,
+                "reason": "tokenizer.json as the checkpoint has it; decoding needs its vocabulary alone",
+            },
+            chat=False,
+            chat_template=None,
+            bits_per_weight=stored.bits / spec.n_parameters,
+            memory={
+                "weights_bytes": stored.bits // 8,
+                "kv_cache_bytes_per_token": spec.kv_bytes_per_token(4),
+                "cross_kv_cache_bytes": spec.cross_kv_bytes(4),
+            },
+            stop_token_ids=spec.eos_token_ids,
+            as_written={
+                "weights_by_type": stored.weights_by_type,
+                "kv_cache": "float32",
+                "input": "waveform, 16 kHz, one window",
+                "float": ["log-mel front end", "convolutions", "position tables", "vectors"],
+            },
+        )
+
+    def extract_model(self, entry: Path, workdir: Path) -> Path:
+        """The entry itself: it is the model."""
+        return entry
+
+    def open_scorer(self, model: Path) -> Scorer:
+        """Speech models are measured on sound: `open_speech_scorer`."""
+        raise ToolkitError(
+            "a speech model has no text scorer", why="it answers to sound", fix="report it: measure it with open_speech_scorer"
+        )
+
+    def open_speech_scorer(self, model: Path, spec: dict[str, Any]) -> WhisperScorer:
+        """The .tflite through the very runtime that ships, toolkit.speech."""
+        from toolkit.speech.whisper_litert import WhisperLiteRt
+
+        return WhisperScorer(WhisperLiteRt(model, spec, name=model.name))
+
+
+class WhisperScorer:
+    """A Whisper of ours as a `SpeechScorer`: any model that takes windows and steps."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def hear(self, samples: Sequence[float]) -> None:
+        """Take one window of sound."""
+        self.model.encode(samples)
+
+    def logits(self, token_ids: Sequence[int], n_prompt: int) -> Iterator[Logits]:
+        """One row a step, as a transcript is decoded."""
+        import numpy as np
+
+        vocab_size = self.model.dims.vocab_size
+        for position, token_id in enumerate(token_ids):
+            step = self.model.step(token_id, position)
+            if position >= n_prompt:
+                yield np.array(step.logits(0, vocab_size), np.float32)[None]
+
+    def greedy(self, language: str | None, max_tokens: int) -> tuple[int, ...]:
+        """Tokens of the runtime's own decoding loop, without timestamps."""
+        from toolkit.speech.whisper_decoding import DecodeOptions, decode_window
+
+        options = DecodeOptions(language=language, timestamps=False, max_tokens=max_tokens)
+        return decode_window(self.model, self.model.tokens, options).token_ids
+
+
+def rule_for(name: str, shape: Sequence[int], rules: Mapping[TensorClass, Rule]) -> Rule | None:
+    """The rule of one tensor; None for what stays in float: vectors, convolutions, position tables."""
+    kind = tensor_class(name, shape)
+    if kind is None or len(shape) != 2 or name.endswith(FLOAT_TABLES):
+        return None
+    return rules[kind]
+
+
+def graph_constants(n_mels: int, vocab_size: int) -> int:
+    """Values the graph holds beside the checkpoint's: windowed waves of the spectrum, mel filters, what is never said."""
+    from toolkit.speech.log_mel import FRAME_LENGTH, N_BINS
+
+    return 2 * N_BINS * FRAME_LENGTH + n_mels * N_BINS + vocab_size
+
+
+def refusal(rule: Rule) -> str:
+    """Why Whisper on LiteRT cannot be given this rule; empty if it can."""
+    if rule.is_float:
+        return ""
+    if rule.algorithm is not Algorithm.ROUND or not rule.is_symmetric or rule.activations is not Activations.INT8_DYNAMIC:
+        return f"{rule.algorithm}, {'symmetric' if rule.is_symmetric else 'affine'}: round, symmetric, int8-dynamic is carried out"
+    if rule.bits == 8 and rule.granularity is Granularity.CHANNEL:
+        return ""
+    if rule.bits == 4 and rule.granularity is Granularity.BLOCKWISE and rule.group_size in GROUP_SIZES:
+        return ""
+    return f"{rule.bits} bits by {rule.granularity}: 8 by channel, and 4 in groups of {', '.join(map(str, GROUP_SIZES))} are written"
+
+
+def quantizer_recipe(rules: Mapping[TensorClass, Rule]) -> list[dict[str, Any]]:
+    """ai-edge-quantizer's recipe: by operation, so that convolutions and the front end, which no rule names, stay in float."""
+    operations = {"FULLY_CONNECTED": rules[TensorClass.LINEAR], "EMBEDDING_LOOKUP": rules[TensorClass.EMBEDDING]}
+    if all(rule.bits == 32 for rule in operations.values()):
+        return []
+    return [_entry(operation, rule) for operation, rule in operations.items()]
+
+
+def _entry(operation: str, rule: Rule) -> dict[str, Any]:
+    if rule.is_float:
+        weight: dict[str, Any] = {"num_bits": rule.bits, "symmetric": True, "granularity": "TENSORWISE", "dtype": "FLOAT"}
+        config = {"compute_precision": "FLOAT", "explicit_dequantize": True}
+    else:
+        granularity = f"BLOCKWISE_{rule.group_size}" if rule.granularity is Granularity.BLOCKWISE else "CHANNELWISE"
+        weight = {"num_bits": rule.bits, "symmetric": True, "granularity": granularity, "dtype": "INT"}
+        config = {"compute_precision": "INTEGER", "explicit_dequantize": False}
+    return {
+        "regex": ".*",
+        "operation": operation,
+        "algorithm_key": "float_casting" if rule.is_float else "min_max_uniform_quantize",
+        "op_config": {"weight_tensor_config": weight, "skip_checks": False, "min_weight_elements": 0, **config},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError as error:
+        raise BackendUnavailableError(
+            "the litert target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert]'"
+        ) from error
+
+
+TARGET = LiteRtWhisperTarget()
