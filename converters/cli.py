@@ -162,7 +162,7 @@ def _convert(request: ConvertRequest, *, is_json: bool, is_debug: bool) -> int:
 
 def _run_batch(options: argparse.Namespace) -> int:
     """Run a batch file; stdout gets one table, or one JSON object with `jobs` and all their `bundles`."""
-    from converters.batch import exit_code, read_jobs, run_here
+    from converters.batch import Runner, exit_code, read_jobs, run_here
 
     if options.batch is None:
         why = "one conversion is not spread over machines"
@@ -171,9 +171,8 @@ def _run_batch(options: argparse.Namespace) -> int:
         why = f"{options.source} and {options.batch} were given"
         raise UsageError("give a SOURCE or --batch, not both", why=why, fix="name it in a [[job]]")
     jobs = read_jobs(options.batch)
-    if options.ray is None:
-        runner = run_here
-    else:
+    runner: Runner = run_here
+    if options.ray is not None:
         from converters.ray_runner import on_ray
 
         runner = on_ray(options.ray)

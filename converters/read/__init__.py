@@ -64,7 +64,11 @@ def _without_encoders(source: str, name: str | None, accept_license: str | None)
 
     def reader(path: Path) -> Reader:
         is_hf = READERS[reader_kind(model_path(path))] == READERS["hf"]
-        return partial(_reader(path), leaves_out_encoders=True) if is_hf else _reader(path)
+        if not is_hf:
+            return _reader(path)
+        from converters.read.hf import read_hf
+
+        return partial(read_hf, leaves_out_encoders=True)
 
     checkpoint = _read(source, name, accept_license, reader)
     if not checkpoint.left_out:

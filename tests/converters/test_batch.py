@@ -107,9 +107,9 @@ def test_a_job_whose_process_dies_is_a_result_too(monkeypatch: pytest.MonkeyPatc
 
 def result_of(job: BatchJob, code: int) -> BatchResult:
     entry = {
-        **{"name": f"{job.source}-bundle", "path": f"out/{job.source}", "target": "small", "recipe": "int8", "bytes": 1024},
-        **{"bits_per_weight": 8.0, "kl_mean": 0.01, "kl_p99": 0.1, "top1_agreement": 0.9, "perplexity_ratio": 1.0},
-        **{"verdict": "pass", "is_new": True},
+        "name": f"{job.source}-bundle", "path": f"out/{job.source}", "target": "small", "recipe": "int8", "bytes": 1024,
+        "bits_per_weight": 8.0, "kl_mean": 0.01, "kl_p99": 0.1, "top1_agreement": 0.9, "perplexity_ratio": 1.0,
+        "verdict": "pass", "is_new": True,
     }
     error = {"error": {"what": "it failed", "why": "a reason", "fix": "another", "code": code}}
     return BatchResult(job, code, {"bundles": [entry]} if code == 0 else error)

@@ -19,7 +19,8 @@ SCRIPT = """
 set -e
 ip link set lo up
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
-{python} -m ray.scripts.scripts start --head --port {port} --node-ip-address 127.0.0.1 --include-dashboard false --temp-dir {temp} {start} >&2
+{python} -m ray.scripts.scripts start --head --port {port} --node-ip-address 127.0.0.1 \\
+  --include-dashboard false --temp-dir {temp} {start} >&2
 {python} -m ray.scripts.scripts start --address 127.0.0.1:{port} {start} >&2
 {python} -m converters.cli --batch {jobs} --ray 127.0.0.1:{port} --json
 """
