@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from converters.freed_memory import give_back_memory
 from converters.targets.litert_gemma3n import restore_cutoffs
 from converters.targets.litert_gemma4 import allow_experts_to_be_set
 from converters.targets.litert_signatures import add_signature_without
@@ -65,7 +66,6 @@ def export_float(hf_dir: str, out_dir: str, prefill_lengths: list[int], context_
     stand_in_for_tensorflow()
     from litert_torch.generative.export_hf.core import export_lib
     from litert_torch.generative.export_hf.core.exportable_module_config import ExportableModuleConfig, ExportTask
-    from litert_torch.generative.export_hf.model_ext import patches
 
     config = ExportableModuleConfig(
         model=hf_dir,
@@ -83,27 +83,24 @@ def export_float(hf_dir: str, out_dir: str, prefill_lengths: list[int], context_
     config = export_lib.update_export_config(config, source)
     weights = map_weights(source.model, Path(hf_dir) / "model.safetensors")
     path = Path(out_dir) / FLOAT_MODEL
-    with kept_on_disk(weights), patches.patch_model(source.model, source.text_model_config.model_type, config):
-        source.model.set_attn_implementation("lrt_transposed_attention")
-        lowered = _convert(_signatures(source, config))
+    with kept_on_disk(weights):
+        lowered = _lowered(source, config)
+        del source  # its tokenizer and modules, before writing needs twice the weights
         if SCORE_LENGTH in prefill_lengths:
             module = lowered._exporter.module
             add_signature_without(module, source=score_signature(), output="logits", name=f"prefill_{SCORE_LENGTH}")
-        _give_back_memory()
+        give_back_memory()
         lowered.export(str(path))
     return {"model": str(path), "cache_length": int(config.cache_length)}
 
 
-def _give_back_memory() -> None:
-    """Drop the traced programs before the file is written: writing needs twice the weights, tracing left hundreds of MB."""
-    import ctypes
-    import gc
+def _lowered(source: Any, config: Any) -> Any:
+    """The lowered module of all traced signatures; nothing of the torch model but its weights is needed afterwards."""
+    from litert_torch.generative.export_hf.model_ext import patches
 
-    gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl has none
-        if trim is not None:
-            trim(0)
+    with patches.patch_model(source.model, source.text_model_config.model_type, config):
+        source.model.set_attn_implementation("lrt_transposed_attention")
+        return _convert(_signatures(source, config))
 
 
 def _signatures(source: Any, config: Any) -> list[tuple[str, Any, dict[str, Any]]]:
