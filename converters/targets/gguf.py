@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from converters.rule import Rule, TensorClass
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
 from converters.targets.gguf_metadata import general_metadata, model_metadata, refuse_unsupported
 from converters.targets.gguf_storage import DESCRIPTIONS, FILE_TYPES, check_recipe, storage
-from toolkit.errors import BackendUnavailableError
+from converters.targets.libraries import installed_versions
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
@@ -44,7 +43,7 @@ class GgufTarget:
         """Versions of what writes the file, and of llama.cpp, which measures it, if that is here."""
         from converters.targets.llama_cpp import DISTRIBUTION, installed_version
 
-        versions = {name: _version(name) for name in TOOLS}
+        versions = installed_versions(TOOLS, target=self.name)
         llama_cpp = installed_version()
         return versions if llama_cpp is None else {**versions, DISTRIBUTION: llama_cpp}
 
@@ -157,15 +156,6 @@ def _file_type(checkpoint: Checkpoint, recipe: Recipe) -> int:
 
 def _as_written(rule: Rule) -> str:
     return "the source's own blocks, copied" if rule.is_keep else DESCRIPTIONS[storage(rule).name]
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError as error:
-        raise BackendUnavailableError(
-            "the gguf target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert]'"
-        ) from error
 
 
 TARGET = GgufTarget()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converters.child import run_in_child
 from converters.progress import Progress
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.libraries import installed_versions
 from converters.targets.litert_export import SCORE_LENGTH
 from converters.targets.litert_gemmas import unmeasured
-from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
+from toolkit.errors import UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ class LiteRtTarget:
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files."""
-        return {name: _version(name) for name in TOOLS}
+        return installed_versions(TOOLS, target=self.name)
 
     def check(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
         """Refuse what litert-torch cannot lower and what ai-edge-quantizer would write wrongly.
@@ -212,15 +212,6 @@ def _write_planned(checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdi
         arguments = {"model": str(lowered), "plan": plan, "out": str(out)}
         run_in_child("converters.targets.litert_inject:inject", arguments, what=f"write {recipe.name}")
     return out
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError as error:
-        raise BackendUnavailableError(
-            "the litert target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert]'"
-        ) from error
 
 
 TARGET = LiteRtTarget()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from converters.child import run_in_child
 from converters.progress import Progress
 from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass, tensor_class
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
-from toolkit.errors import BackendUnavailableError, ToolkitError, UsageError
+from converters.targets.libraries import installed_versions
+from toolkit.errors import ToolkitError, UsageError
 
 if TYPE_CHECKING:
     from converters.divergence import Logits
@@ -38,7 +38,7 @@ class LiteRtWhisperTarget:
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files."""
-        return {name: _version(name) for name in TOOLS}
+        return installed_versions(TOOLS, target=self.name)
 
     def check(self, checkpoint: SpeechCheckpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
         """Refuse what ai-edge-quantizer would write wrongly.
@@ -227,15 +227,6 @@ def _entry(operation: str, rule: Rule) -> dict[str, Any]:
         "algorithm_key": "float_casting" if rule.is_float else "min_max_uniform_quantize",
         "op_config": {"weight_tensor_config": weight, "skip_checks": False, "min_weight_elements": 0, **config},
     }
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError as error:
-        raise BackendUnavailableError(
-            "the litert target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert]'"
-        ) from error
 
 
 TARGET = LiteRtWhisperTarget()

@@ -9,12 +9,12 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converters.progress import Progress
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.libraries import installed_versions
 from toolkit.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MlxTarget:
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files; MLX itself is not among them."""
-        return {name: metadata.version(name) for name in TOOLS}
+        return installed_versions(TOOLS, target=self.name)
 
     def check(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
         """Refuse what mlx_lm would compute otherwise, and rules MLX cannot carry out.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,9 @@ from converters.child import run_in_child
 from converters.progress import Progress
 from converters.rule import Rule
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.libraries import installed_versions
 from converters.targets.onnx_config import CONFIG_NAME, genai_config
-from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
+from toolkit.errors import UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ class OnnxTarget:
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files."""
-        return {name: _version(name) for name in TOOLS}
+        return installed_versions(TOOLS, target=self.name, extra="convert,onnx")
 
     def check(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> None:
         """Refuse what the builder misreads, what onnxruntime's CPU kernels cannot run, and what its tokenizer reads differently.
@@ -223,15 +223,6 @@ def _as_written(rule: Rule) -> str:
     groups = f"a float16 scale for each {group_size_of(rule)} weights of a row"
     activations = f"activations {'float32' if rule.activations == 'float32' else 'int8, made on the fly in the same groups'}"
     return f"{rule.bits} bits, {kind}, {groups}; {activations}"
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError as error:
-        raise BackendUnavailableError(
-            "the onnx target cannot be used here", why=f"{name} is not installed", fix="pip install 'ondevice-toolkit[convert,onnx]'"
-        ) from error
 
 
 TARGET = OnnxTarget()
