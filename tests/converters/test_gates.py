@@ -17,6 +17,8 @@ GOOD = Fidelity(
     greedy_tokens_equal=64,
     greedy_tokens_compared=64,
     verdict="reported",
+    word_error_rate=0.02,
+    reference_word_error_rate=0.015,
 )
 LIMITS = {
     "kl_mean": 0.03,
@@ -25,6 +27,7 @@ LIMITS = {
     "top1_agreement": 0.9,
     "perplexity_ratio": 1.05,
     "greedy_tokens_equal": 64.0,
+    "word_error_rate_increase": 0.02,
 }
 WORSE = {
     "kl_mean": 0.031,
@@ -33,6 +36,7 @@ WORSE = {
     "top1_agreement": 0.89,
     "perplexity": 13.0,
     "greedy_tokens_equal": 63,
+    "word_error_rate": 0.05,
 }
 
 
