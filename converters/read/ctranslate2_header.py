@@ -9,12 +9,12 @@ Every count and size is checked against the bytes that are left before anything 
 
 from __future__ import annotations
 
-import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import FormatError, UnsupportedModelError
+from converters.read.byte_cursor import ByteCursor, mapped
+from toolkit.errors import UnsupportedModelError
 
 VERSION = 6
 MAX_VARIABLES = 100_000
@@ -22,6 +22,7 @@ MAX_NAME_BYTES = 1024
 MAX_RANK = 8
 # type number -> (name, bytes of a value)
 TYPES = {0: ("float32", 4), 1: ("int8", 1), 2: ("int16", 2), 3: ("int32", 4), 4: ("float16", 2), 5: ("bfloat16", 2)}
+_KIND = "CTranslate2 model"
 _MIN_HEADER_BYTES = 4 + 2 + 2 + 4 + 4
 _MIN_VARIABLE_BYTES = 2 + 2 + 1 + 1 + 4
 _MIN_ALIAS_BYTES = 2 * (2 + 2)
@@ -72,31 +73,12 @@ def read_ctranslate2_header(path: Path) -> Ctranslate2Header:
         FormatError: Empty, truncated, longer than its table, or a count, length, type, name or size that cannot be true.
         UnsupportedModelError: Another version of the format.
     """
-    try:
-        file_bytes = path.stat().st_size
-        if file_bytes < _MIN_HEADER_BYTES:
-            raise _damaged(path, f"it has {file_bytes} bytes, a header alone takes {_MIN_HEADER_BYTES}")
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Cursor(path, data, file_bytes).header()
-    except OSError as error:
-        raise FormatError(f"{path.name} cannot be read", why=error.strerror or str(error), fix=f"check that {path} exists") from error
+    with mapped(path, _KIND, least_bytes=_MIN_HEADER_BYTES) as data:
+        return _Cursor(path, _KIND, data).header()
 
 
-def _damaged(path: Path, why: str) -> FormatError:
-    return FormatError(
-        f"{path.name} is not a sound CTranslate2 model", why=why, fix="download it again and compare its SHA-256 with the publisher's"
-    )
-
-
-class _Cursor:
-    """A position in the file. Each step proves that the bytes are there."""
-
-    def __init__(self, path: Path, data: mmap.mmap, file_bytes: int) -> None:
-        self.path, self.data, self.file_bytes = path, data, file_bytes
-        self.position = 0
-
-    def fail(self, why: str) -> FormatError:
-        return _damaged(self.path, f"{why} (at byte {self.position})")
+class _Cursor(ByteCursor):
+    """A position in the file."""
 
     def header(self) -> Ctranslate2Header:
         version = self.number("I", 4)
@@ -118,21 +100,8 @@ class _Cursor:
             raise self.fail(f"{self.file_bytes - self.position} bytes follow the last alias")
         return Ctranslate2Header(spec_name, revision, variables, aliases, self.file_bytes)
 
-    def take(self, n_bytes: int) -> bytes:
-        self.skip(n_bytes)
-        return self.data[self.position - n_bytes : self.position]
-
-    def skip(self, n_bytes: int) -> None:
-        if n_bytes > self.file_bytes - self.position:
-            raise self.fail(f"{n_bytes} more bytes run past the end of the file, {self.file_bytes}")
-        self.position += n_bytes
-
-    def number(self, code: str, size: int) -> int:
-        value: int = struct.unpack("<" + code, self.take(size))[0]
-        return value
-
     def count(self, what: str, record_bytes: int) -> int:
-        count = self.number("I", 4)
+        count: int = self.number("I", 4)
         if count > MAX_VARIABLES or count * record_bytes > self.file_bytes - self.position:
             raise self.fail(f"it claims {count} {what}, {self.file_bytes - self.position} bytes are left")
         return count

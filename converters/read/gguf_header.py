@@ -6,16 +6,15 @@ its own size and no more. The tensors' extents must lie in the file, aligned, an
 
 from __future__ import annotations
 
-import mmap
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from converters.read.byte_cursor import ByteCursor, mapped
 from converters.read.gguf_types import ARRAY, BOOL, NUMPY_DTYPES, SCALAR_FORMATS, STRING, TENSOR_TYPES, TensorType
-from toolkit.errors import FormatError, UnsupportedModelError
+from toolkit.errors import UnsupportedModelError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -25,6 +24,8 @@ MAX_TENSORS = 100_000
 MAX_NAME_BYTES = 1024
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 2**20
+_KIND = "GGUF file"
+_MIN_FILE_BYTES = 24
 # A tensor's record is at least: name length, one name byte, dimension count, one dimension, type, offset.
 _MIN_TENSOR_RECORD = 8 + 1 + 4 + 8 + 4 + 8
 _MIN_KEY_RECORD = 8 + 1 + 4 + 1
@@ -58,32 +59,12 @@ def read_gguf_header(path: Path) -> GgufHeader:
         FormatError: Empty, truncated, or any count, length, type, name or extent that cannot be true.
         UnsupportedModelError: A big-endian file or a version other than 2 and 3.
     """
-    try:
-        file_bytes = path.stat().st_size
-        if file_bytes < 24:
-            raise _damaged(path, f"it has {file_bytes} bytes, a header alone takes 24")
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Cursor(path, data, file_bytes).header()
-    except OSError as error:
-        raise FormatError(f"{path.name} cannot be read", why=error.strerror or str(error), fix=f"check that {path} exists") from error
+    with mapped(path, _KIND, least_bytes=_MIN_FILE_BYTES) as data:
+        return _Cursor(path, _KIND, data, most_bytes=MAX_HEADER_BYTES).header()
 
 
-def _damaged(path: Path, why: str) -> FormatError:
-    return FormatError(
-        f"{path.name} is not a sound GGUF file", why=why, fix="download it again and compare its SHA-256 with the publisher's"
-    )
-
-
-class _Cursor:
-    """A position in the header. Each `take` proves that the bytes are there."""
-
-    def __init__(self, path: Path, data: mmap.mmap, file_bytes: int) -> None:
-        self.path, self.data, self.file_bytes = path, data, file_bytes
-        self.position = 0
-        self.limit = min(file_bytes, MAX_HEADER_BYTES)
-
-    def fail(self, why: str) -> FormatError:
-        return _damaged(self.path, f"{why} (at byte {self.position})")
+class _Cursor(ByteCursor):
+    """A position in the header."""
 
     def header(self) -> GgufHeader:
         if self.take(4) != MAGIC:
@@ -102,17 +83,6 @@ class _Cursor:
         metadata = self.metadata(n_keys)
         records = [self.tensor_record() for _ in range(n_tensors)]
         return GgufHeader(version, metadata, self.placed(records, self.alignment(metadata)), self.file_bytes)
-
-    def take(self, n_bytes: int) -> bytes:
-        start = self.position
-        if n_bytes > self.limit - start:
-            where = "the end of the file" if self.limit == self.file_bytes else f"the {MAX_HEADER_BYTES} bytes a header may take"
-            raise self.fail(f"{n_bytes} more bytes run past {where}")
-        self.position = start + n_bytes
-        return self.data[start : self.position]
-
-    def number(self, code: str, size: int) -> Any:
-        return struct.unpack("<" + code, self.take(size))[0]
 
     def text(self, maximum: int | None = None) -> str:
         length = self.number("Q", 8)
