@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.run", "answer one prompt with a bundle"),
     "chat": ("toolkit.cli.chat", "talk with a bundle"),
+    "transcribe": ("toolkit.cli.transcribe", "write down what is said in a recording"),
     "plan": ("toolkit.cli.plan", "say whether a bundle fits a device, and how it would run"),
     "doctor": ("toolkit.cli.doctor", "say what this machine has and what each engine uses of it"),
     "inspect": ("toolkit.cli.inspect", "say what a bundle or a checkpoint is"),

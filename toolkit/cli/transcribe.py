@@ -1,0 +1,122 @@
+"""`toolkit transcribe`: a recording in, its text with times out."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.bundle import Bundle
+from toolkit.cli.output import print_json, printable
+from toolkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from toolkit.speech.transcription import Segment, Transcript
+
+MAX_THREADS = 64
+_EXAMPLES = """\
+examples:
+  toolkit transcribe bundles/whisper-tiny.en-litert-int8 note.wav
+  toolkit transcribe BUNDLE note.wav --language ja --json
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `transcribe` to the command line."""
+    parser = subparsers.add_parser(
+        "transcribe",
+        help="write down what is said in a recording",
+        description="Write down what is said in a recording: one line a segment, with its times, on stdout as it is found.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bundle", metavar="BUNDLE", help="folder of a speech model that `convert` wrote")
+    parser.add_argument("sound", metavar="FILE", type=Path, help="a WAV file; other formats where soundfile is installed")
+    parser.add_argument("--language", metavar="CODE", help="what is spoken, like en or ja (default: detected where the model can)")
+    parser.add_argument("--threads", metavar="N", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument("--full-check", action="store_true", help="hash every file, even if it was checked before")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from toolkit.speech.transcription import transcribe
+    from toolkit.speech.wav import read_sound
+    from toolkit.speech.whisper_decoding import DecodeOptions
+    from toolkit.speech.whisper_litert import WhisperLiteRt
+    from toolkit.speech.whisper_text import WhisperVocabulary
+
+    if not 1 <= args.threads <= MAX_THREADS:
+        raise UsageError(f"--threads {args.threads} is not possible", why=f"1 to {MAX_THREADS} are", fix="use --threads 2")
+    samples = read_sound(args.sound)
+    bundle = Bundle.open(args.bundle, full_check=args.full_check)
+    with _quiet_native():
+        model = WhisperLiteRt.open(bundle, n_threads=args.threads)
+    try:
+        vocabulary = WhisperVocabulary(bundle.path / "tokenizer.json")
+        started = time.perf_counter()
+        on_segment = None if args.json else _print_segment
+        transcript = transcribe(model, vocabulary, samples, DecodeOptions(language=args.language), on_segment=on_segment)
+        elapsed_s = time.perf_counter() - started
+    finally:
+        with _quiet_native():
+            model.close()
+    if args.json:
+        print_json(_result(transcript, elapsed_s))
+    else:
+        factor = elapsed_s / transcript.duration_s if transcript.duration_s else 0.0
+        said = f"{len(transcript.segments)} segments" if transcript.segments else "no speech found"
+        print(f"{said} in {transcript.duration_s:.1f} s of sound, after {elapsed_s:.1f} s ({factor:.2f} x its length)", file=sys.stderr)
+    return 0
+
+
+@contextlib.contextmanager
+def _quiet_native() -> Iterator[None]:
+    """Drop what the native library logs on stderr while it opens and closes; it exports no way to be told to be quiet."""
+    if logging.getLogger().isEnabledFor(logging.DEBUG):
+        yield
+        return
+    sys.stderr.flush()
+    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(sink)
+
+
+def _print_segment(segment: Segment) -> None:
+    print(f"{_clock(segment.start_s)} - {_clock(segment.end_s)}  {printable(segment.text.strip())}", flush=True)
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds with tenths, like 01:02.5."""
+    tenths = round(seconds * 10)
+    return f"{tenths // 600:02d}:{tenths // 10 % 60:02d}.{tenths % 10}"
+
+
+def _result(transcript: Transcript, elapsed_s: float) -> dict[str, Any]:
+    return {
+        "text": transcript.text,
+        "language": transcript.language,
+        "duration_s": transcript.duration_s,
+        "elapsed_s": elapsed_s,
+        "segments": [
+            {
+                "start_s": segment.start_s,
+                "end_s": segment.end_s,
+                "text": segment.text.strip(),
+                "no_speech_probability": segment.no_speech_probability,
+                "mean_log_probability": segment.mean_log_probability,
+            }
+            for segment in transcript.segments
+        ],
+    }
