@@ -56,6 +56,8 @@ BENCHMARKS = (
     ),
     Benchmark("conversion_cost", models=(SMOLLM2,)),
     Benchmark("conversion_cost", models=(GEMMA,)),
+    Benchmark("mlx_conversion", models=(SMOLLM2,), quick=("--rounds", "1", "--layers", "1")),
+    Benchmark("gguf_reading", models=(GEMMA,)),
 )
 
 
