@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 FACTS_NAME = "written.json"
 TOOLS = ("numpy",)
-# Writing: the interpreter and a block (measured with benchmarks/mlx_conversion.py), and the largest tensor once and a third.
+# Writing: what benchmarks/mlx_conversion.py shows for the interpreter and a block, rounded up, and the largest tensor once and a third.
 WRITE_BASE_BYTES = 300 * 2**20
 WRITE_TENSORS = 1.3
-# Measuring: the runtime, float32 weights for numpy's matmuls beside the file's own, logits; the checkpoint's answers need as much.
+# Measuring: the runtime, float32 weights for the matmuls beside the file's own, logits (1.05 * 10^9 bytes for SmolLM2, rounded up);
+# the checkpoint's own answers as the LiteRT target counts them.
 VERIFY_BASE_BYTES = 700 * 2**20
 VERIFY_BYTES_PER_WEIGHT_BYTE = 1.5
 REFERENCE_BYTES_PER_WEIGHT_BYTE = 2.6
+
+MODEL_TYPES = (*mlx_support.FAMILIES, *mlx_gemmas.MODEL_TYPES)
 
 
 class MlxTarget:
