@@ -186,12 +186,12 @@ def _whisper_facts(spec: WhisperSpec) -> dict[str, Any]:
 
 
 def _spec_facts(spec: ModelSpec) -> dict[str, Any]:
-    from converters.targets import TARGETS
+    from converters.targets import targets_for
 
     dims = ("n_layers", "hidden_size", "intermediate_size", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "sliding_window")
     return {
         "n_parameters": spec.n_parameters,
-        "targets": sorted(TARGETS),
+        "targets": targets_for(spec.model_type),
         "unsupported": None,
         "model_type": spec.model_type,
         "architecture": spec.architecture,

@@ -25,6 +25,11 @@ SPEECH_TARGETS: dict[str, str] = {
 }
 
 
+def targets_for(model_type: str) -> list[str]:
+    """Names of the targets that take an architecture. A checkpoint of it may still have something that one of them refuses."""
+    return [name for name, module in sorted(TARGETS.items()) if model_type in importlib.import_module(module).MODEL_TYPES]
+
+
 def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
     """Import a target on use.
 

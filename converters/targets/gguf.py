@@ -29,6 +29,8 @@ KV_BYTES_PER_VALUE = 2  # llama.cpp's default cache is float16
 BASE_BYTES = 500 * 2**20
 BYTES_PER_VALUE = 16
 
+MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+
 
 class GgufTarget:
     """Checkpoint -> model.gguf, per recipe. There is nothing to lower: every recipe streams the checkpoint's tensors."""

@@ -33,7 +33,7 @@ VERIFY_BASE_BYTES = 700 * 2**20
 VERIFY_BYTES_PER_WEIGHT_BYTE = 1.5
 REFERENCE_BYTES_PER_WEIGHT_BYTE = 2.6
 
-MODEL_TYPES = (*mlx_support.FAMILIES, *mlx_gemmas.MODEL_TYPES)
+MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "llama", "qwen2", "qwen3")
 
 
 class MlxTarget:
