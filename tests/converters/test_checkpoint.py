@@ -14,7 +14,7 @@ import pytest
 from converters.read import read_checkpoint
 from converters.safetensors_writer import to_bfloat16, write_safetensors
 from tests.converters.tiny_checkpoints import save_hf, tiny_model
-from toolkit.errors import BudgetError, ToolkitError
+from toolkit.errors import BudgetError, ToolkitError, UsageError
 
 
 class Tensors:
@@ -120,7 +120,7 @@ def test_no_space_is_told_apart_from_no_permission(tmp_path: Path, monkeypatch: 
     from converters import checkpoint as module
 
     checkpoint = read_checkpoint(save_hf(tiny_model("llama"), tmp_path / "source"))
-    for number, error in ((errno.ENOSPC, BudgetError), (errno.EACCES, ToolkitError)):
+    for number, error in ((errno.ENOSPC, BudgetError), (errno.EACCES, UsageError), (errno.EIO, ToolkitError)):
 
         def fail(*_: object, number: int = number) -> None:
             raise OSError(number, "no")
