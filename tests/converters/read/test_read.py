@@ -16,12 +16,9 @@ def test_every_registered_reader_can_be_imported_and_has_the_contracts_parameter
     import inspect
 
     for module, function in READERS.values():
-        assert list(inspect.signature(getattr(importlib.import_module(module), function)).parameters) == [
-            "path",
-            "name",
-            "source",
-            "license",
-        ]
+        parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters.values()
+        assert [each.name for each in parameters][:4] == ["path", "name", "source", "license"]
+        assert all(each.default is not inspect.Parameter.empty for each in list(parameters)[1:]), "a reader's own options are optional"
 
 
 @pytest.mark.parametrize(("stem", "name"), [
