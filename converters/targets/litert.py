@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
 from converters.progress import Progress
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ENTRY = "model.litertlm"
 FACTS_NAME = "lowered.json"
+PLANNED_FACTS_NAME = "planned.json"
 TOOLS = ("torch", "transformers", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert", "litert-lm-builder")
 MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "llama", "qwen2", "qwen3")
 # Peak RSS of the export beside its float32 weights, measured with benchmarks/conversion_cost.py on both real models.
@@ -114,12 +115,11 @@ class LiteRtTarget:
     def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
         """Write the .tflite of one recipe."""
         from converters.targets import litert_plan
-        from converters.targets.litert_quantize import carried_out, quantizer_recipe
+        from converters.targets.litert_quantize import quantizer_recipe
 
-        if litert_plan.is_planned(recipe):
+        if litert_plan.is_planned(recipe) or litert_plan.scales_channels(recipe, checkpoint.spec.model_type):
             return _write_planned(checkpoint, lowered, recipe, workdir)
-        facts = json.loads(lowered.with_name(FACTS_NAME).read_text(encoding="utf-8"))
-        rules = {str(kind): carried_out(rule, facts["model_type"]) for kind, rule in recipe.rules.items()}
+        rules = {str(kind): rule for kind, rule in recipe.rules.items()}
         out = workdir / "model.tflite"
         arguments = {"model": str(lowered), "recipe": quantizer_recipe(rules), "out": str(out)}
         run_in_child("converters.targets.litert_quantize:quantize_file", arguments, what=f"quantize to {recipe.name}")
@@ -129,9 +129,7 @@ class LiteRtTarget:
         """Pack model, proven tokenizer and proven template into `model.litertlm`."""
         from converters.litertlm import pack_litertlm
         from converters.llm_metadata import build_llm_metadata
-        from converters.targets import litert_plan
         from converters.targets.litert_file import stored_weights
-        from converters.targets.litert_quantize import carried_out
 
         spec = checkpoint.spec
         tokenizer, template = self._tokenizer_and_template(checkpoint)
@@ -147,8 +145,8 @@ class LiteRtTarget:
             memory={"weights_bytes": stored.bits // 8, "kv_cache_bytes_per_token": spec.kv_bytes_per_token(4)},
             stop_token_ids=spec.eos_token_ids,
             as_written={
-                "algorithms": {str(kind): str(carried_out(rule, spec.model_type).algorithm) for kind, rule in recipe.rules.items()},
-                **({"kept": litert_plan.kept(checkpoint, recipe)} if any(rule.is_keep for rule in recipe.all_rules()) else {}),
+                "algorithms": {str(kind): str(rule.algorithm) for kind, rule in recipe.rules.items()},
+                **_as_planned(checkpoint, model, recipe),
                 "weights_by_type": stored.weights_by_type,
                 "kv_cache": "float32",
                 "prefill_lengths": list(options.prefill_lengths),
@@ -202,15 +200,33 @@ def _check_recipe(checkpoint: Checkpoint, recipe: Recipe) -> None:
         raise UsageError(f"recipe {recipe.name} cannot be written for LiteRT", why=why, fix="use int8 or int4-g32, or change that rule")
 
 
+def _as_planned(checkpoint: Checkpoint, model: Path, recipe: Recipe) -> dict[str, Any]:
+    """What the manifest says of a recipe that was carried out matrix by matrix."""
+    from converters.targets import litert_plan
+
+    place = model.with_name(PLANNED_FACTS_NAME)
+    if not place.is_file():
+        return {}
+    facts: dict[str, Any] = json.loads(place.read_bytes())
+    return facts | ({"kept": litert_plan.kept(checkpoint, recipe)} if litert_plan.is_planned(recipe) else {})
+
+
 def _write_planned(checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path) -> Path:
     """Carry out a recipe matrix by matrix. The plan with its codes is scratch, not part of the result."""
-    from converters.targets.litert_plan import write_plan
+    from converters.targets.litert_calibration import calibrated
+    from converters.targets.litert_plan import scales_channels, write_plan
 
     out = workdir / "model.tflite"
-    with tempfile.TemporaryDirectory(dir=workdir, prefix="plan-") as plan:
-        write_plan(checkpoint, recipe, Path(plan))
-        arguments = {"model": str(lowered), "plan": plan, "out": str(out)}
+    with tempfile.TemporaryDirectory(dir=workdir, prefix="plan-") as scratch:
+        is_calibrated = recipe.is_calibrated or scales_channels(recipe, checkpoint.spec.model_type)
+        found = calibrated(checkpoint, recipe, Path(scratch)) if is_calibrated else None
+        write_plan(checkpoint, recipe, Path(scratch), found)
+        arguments = {"model": str(lowered), "plan": scratch, "out": str(out)}
         run_in_child("converters.targets.litert_inject:inject", arguments, what=f"write {recipe.name}")
+    facts: dict[str, Any] = {}
+    if found is not None:
+        facts = {"calibration_tokens": found.n_tokens, "scaled_channel_sets": len(found.scales), "promoted_to_int8": list(found.promoted)}
+    (workdir / PLANNED_FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
     return out
 
 

@@ -38,6 +38,8 @@ class Planned:
         form: `blocks`, codes from the plan; `int8`, rounded with one scale a row.
         is_table: Whether it is looked up by token.
         int8_rows: First rows that are rounded to int8 whatever the form.
+        is_scaled: Whether the plan has numbers its rows or columns are multiplied by before they are rounded. Looked-up rows
+            are divided by those of the columns again.
     """
 
     name: str
@@ -45,6 +47,20 @@ class Planned:
     form: Form
     is_table: bool = False
     int8_rows: int = 0
+    is_scaled: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedVector:
+    """A vector of the graph (a norm's weights) that is replaced by the plan's `NAME.vector`.
+
+    Args:
+        name: Its Hugging Face name.
+        digest: SHA-256 of its float32 bytes in the graph, which find it there.
+    """
+
+    name: str
+    digest: str
 
 
 class PlanFolder:
@@ -53,21 +69,46 @@ class PlanFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, planned: Iterable[Planned], blocks: Mapping[str, StoredBlocks]) -> None:
-        """Write the plan; every matrix of form `blocks` must be in `blocks`."""
+    def write(
+        self,
+        planned: Iterable[Planned],
+        blocks: Mapping[str, StoredBlocks],
+        *,
+        vectors: Iterable[PlannedVector] = (),
+        arrays: Mapping[str, FloatArray] | None = None,
+    ) -> None:
+        """Write the plan.
+
+        Args:
+            planned: The matrices.
+            blocks: Codes of every matrix of form `blocks`.
+            vectors: Vectors to be replaced.
+            arrays: `NAME.rows` and `NAME.columns` of scaled matrices, `NAME.vector` of replaced vectors.
+        """
         from safetensors.numpy import save_file
 
-        planned = list(planned)
+        planned, vectors = list(planned), list(vectors)
         missing = [each.name for each in planned if each.form == "blocks" and each.name not in blocks]
         assert not missing, f"planned as blocks, but without codes: {missing}"
-        arrays = {f"{name}.{part}": getattr(each, part) for name, each in blocks.items() for part in ("codes", "scales", "offsets")}
-        save_file(arrays, self.folder / WEIGHTS_NAME)
+        parts = {f"{name}.{part}": getattr(each, part) for name, each in blocks.items() for part in ("codes", "scales", "offsets")}
+        save_file(parts | dict(arrays or {}), self.folder / WEIGHTS_NAME)
         facts = {name: {"kind": each.kind, "bits": each.bits, "group_size": each.group_size} for name, each in blocks.items()}
-        content = {"matrices": [asdict(each) for each in planned], "blocks": facts}
+        content = {"matrices": [asdict(each) for each in planned], "vectors": [asdict(each) for each in vectors], "blocks": facts}
         (self.folder / PLAN_NAME).write_text(json.dumps(content), encoding="utf-8")
 
     def planned(self) -> list[Planned]:
         return [Planned(**each) for each in self._content()["matrices"]]
+
+    def vectors(self) -> list[PlannedVector]:
+        return [PlannedVector(**each) for each in self._content()["vectors"]]
+
+    def array(self, name: str) -> FloatArray | None:
+        """One of the plan's arrays; None if it has none of this name."""
+        from safetensors import safe_open
+
+        with safe_open(self.folder / WEIGHTS_NAME, framework="numpy") as weights:
+            found: FloatArray | None = weights.get_tensor(name) if name in weights.keys() else None  # noqa: SIM118 (no mapping)
+        return found
 
     def blocks(self, name: str) -> StoredBlocks:
         from safetensors import safe_open
@@ -108,7 +149,13 @@ def inject(model: str, plan: str, out: str) -> dict[str, Any]:
             fix="convert again with --force; if it stays so, use int8, which does not look for single matrices",
         )
     matrices = {buffers[each.digest]: (each.name, _stored(each, folder, file, buffers[each.digest])) for each in planned}
-    n_replaced = rewrite(file, matrices)
+    divisors = {
+        buffers[each.digest]: columns
+        for each in planned
+        if each.is_table and each.is_scaled and (columns := folder.array(f"{each.name}.columns")) is not None
+    }
+    _replace_vectors(file, folder)
+    n_replaced = rewrite(file, matrices, divisors)
     file.write(Path(out))
     return {"n_replaced": n_replaced, "n_compared": compare(Path(out), dict(matrices.values()))}
 
@@ -128,9 +175,40 @@ def find_matrices(file: ModelFile, digests: set[str]) -> dict[str, int]:
     return {digest: buffer for digest, buffer in found.items() if digest in digests}
 
 
+def _replace_vectors(file: ModelFile, folder: PlanFolder) -> None:
+    vectors = folder.vectors()
+    sizes = {np.asarray(folder.array(f"{each.name}.vector")).nbytes for each in vectors}
+    contents = {index: file.constant(index) for index in range(len(file.model.buffers))}
+    by_digest: dict[str, list[int]] = {}
+    for index, content in contents.items():
+        if content.nbytes in sizes:
+            by_digest.setdefault(hashlib.sha256(content.data).hexdigest(), []).append(index)
+    if len({each.digest for each in vectors}) < len(vectors):
+        raise FormatError("two norms have the same weights", why="one cannot be told from the other in the graph", fix="use int8")
+    for each in vectors:
+        if each.digest not in by_digest:
+            raise FormatError(
+                f"{each.name} is not in the lowered graph as the checkpoint has it", why="no vector equals it", fix="use int8"
+            )
+        for index in by_digest[each.digest]:
+            buffer = file.model.buffers[index]
+            buffer.data = np.asarray(folder.array(f"{each.name}.vector"), np.float32).view(np.uint8)
+            buffer.offset = buffer.size = 0
+
+
 def _stored(planned: Planned, folder: PlanFolder, file: ModelFile, buffer: int) -> Stored:
+    def matrix(n_rows: int | None = None) -> FloatArray:
+        """The float matrix, or its first rows, with rows and columns multiplied as planned."""
+        weight = _matrix(file, buffer)[:n_rows]
+        if planned.is_scaled:
+            if (columns := folder.array(f"{planned.name}.columns")) is not None:
+                weight = weight * columns
+            if (rows := folder.array(f"{planned.name}.rows")) is not None:
+                weight = weight * rows[:n_rows, None]
+        return weight
+
     if planned.form == "int8":
-        return round_to_int8(_matrix(file, buffer))
+        return round_to_int8(matrix())
     made = from_blocks(folder.blocks(planned.name))
     if not planned.is_table:
         return made
@@ -139,7 +217,7 @@ def _stored(planned: Planned, folder: PlanFolder, file: ModelFile, buffer: int) 
         return made.groups
     n_low = planned.int8_rows
     high = Int4Groups(made.groups.codes[n_low:], made.groups.scales[n_low:], made.groups.group_size)
-    return SplitTable(round_to_int8(_matrix(file, buffer)[:n_low]), high)
+    return SplitTable(round_to_int8(matrix(n_low)), high)
 
 
 def _matrix(file: ModelFile, buffer: int) -> FloatArray:

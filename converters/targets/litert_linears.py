@@ -6,13 +6,14 @@ seconds, a lowering minutes. Every signature is a graph of its own and shares th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from converters.architectures.base import FloatArray
 from converters.targets.litert_model_file import ModelFile
 from converters.targets.litert_weights import GroupedLinear, Int4Groups, Int8Rows, pack_int4
 
@@ -47,6 +48,7 @@ class GraphRewriter:
 
         self.file, self.graph, self.schema = file, graph, schema
         self.operators: list[Any] = []
+        self.after: list[Any] = []  # operators that belong behind the one being replaced
         self._sums: dict[tuple[int, int], int] = {}
         self._shapes: dict[tuple[int, ...], int] = {}
         self.weights: dict[int, int] = {}  # id of a matrix -> its tensor here
@@ -147,12 +149,13 @@ class MatrixWriter:
         return graph.add_tensor(name, shape, schema.TensorType.INT4, buffer=constants.codes, quantization=quantization)
 
 
-def rewrite(file: ModelFile, matrices: dict[int, tuple[str, Stored]]) -> int:
+def rewrite(file: ModelFile, matrices: Mapping[int, tuple[str, Stored]], divisors: Mapping[int, FloatArray] | None = None) -> int:
     """Replace the float matrices of a model.
 
     Args:
         file: A lowered float model; its graphs are changed in place.
         matrices: Buffer index of a float matrix -> (tensor name, its integer form). One that is looked up is a `Table`.
+        divisors: Buffer index of a table -> what each channel of a row is divided by once it has been looked up.
 
     Returns:
         Number of operators replaced.
@@ -172,8 +175,13 @@ def rewrite(file: ModelFile, matrices: dict[int, tuple[str, Stored]]) -> int:
             if handler is None or entry is None:
                 graph.operators.append(operator)
                 continue
-            handler(graph, writer, operator, *entry)
+            divisor = (divisors or {}).get(subgraph.tensors[operator.inputs[1]].buffer)
+            if divisor is not None and file.builtin_of(operator) == schema.BuiltinOperator.EMBEDDING_LOOKUP:
+                operator = _divided(graph, operator, entry[0], divisor)
+            handler(graph, writer, operator, entry[0], entry[1])
             n_replaced += 1
+            graph.operators += graph.after
+            graph.after = []
         subgraph.operators = graph.operators
         _shorten_names(subgraph)
     file.drop_unused()
@@ -185,6 +193,19 @@ def _shorten_names(graph: Any) -> None:
     for index, tensor in enumerate(graph.tensors):
         if len(tensor.name) > MAX_NAME_CHARACTERS:
             tensor.name = f"v{index}".encode()
+
+
+def _divided(graph: GraphRewriter, lookup: Any, name: str, divisor: FloatArray) -> Any:
+    """A lookup whose rows go through a division before they are used."""
+    out = int(lookup.outputs[0])
+    rows = graph.add_tensor(f"{name}_scaled_rows", graph.shape(out), graph.schema.TensorType.FLOAT32)
+    factor = graph.constant(f"{name}_factor", (1 / divisor).astype(np.float32))
+    n_before = len(graph.operators)
+    graph.append("MUL", [rows, factor], out, graph.schema.MulOptionsT())
+    graph.after = graph.operators[n_before:]
+    del graph.operators[n_before:]
+    lookup.outputs = np.array([rows], np.int32)
+    return lookup
 
 
 def _replace_linear(graph: GraphRewriter, writer: MatrixWriter, operator: Any, name: str, stored: Stored) -> None:

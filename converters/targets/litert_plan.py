@@ -9,16 +9,23 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from converters.recipe import Recipe
 from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass, tensor_class
+from converters.stored_blocks import GROUP_SIZE
 
 if TYPE_CHECKING:
+    from converters.architectures.base import FloatArray
+    from converters.calibration.found import Found
+    from converters.calibration.matrix_rule import MatrixRule
     from converters.checkpoint import Checkpoint
-    from converters.targets.litert_inject import Form
+    from converters.targets.litert_inject import Form, PlannedVector
 
 KEPT_EXACTLY = ("Q4_0", "Q4_1", "Q4_K")
 INT4_GROUP_SIZES = (32, 64, 128)
@@ -32,6 +39,19 @@ def is_planned(recipe: Recipe) -> bool:
     return bool(recipe.overrides or recipe.promotion) or any(
         rule.is_keep or rule.algorithm is Algorithm.GPTQ or rule.int8_rows or not rule.is_symmetric for rule in rules
     )
+
+
+def scales_channels(recipe: Recipe, model_type: str) -> bool:
+    """Whether int8 rules are carried out with channel scales folded into the weights, found on the calibration texts.
+
+    LiteRT's integer kernels also quantize activations, one scale a token. Gemma's have outliers that such a scale cannot
+    hold: on Gemma 3 270M int8 as it is has a KL of 0.049 (docs/adr/0012).
+    """
+    is_plain_int8 = all(
+        rule.bits == 8 and rule.algorithm is Algorithm.ROUND and rule.granularity is Granularity.CHANNEL and rule.is_symmetric
+        for rule in recipe.all_rules()
+    )
+    return model_type.startswith("gemma") and is_plain_int8 and not is_planned(recipe)
 
 
 def refusal(rule: Rule, kind: TensorClass) -> str:
@@ -102,41 +122,108 @@ def promise(checkpoint: Checkpoint, recipe: Recipe) -> float:
     return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings, bits_of=size)
 
 
-def write_plan(checkpoint: Checkpoint, recipe: Recipe, folder: Path) -> None:
-    """Write the plan of a recipe for `litert_inject.inject`: what becomes of each matrix, with the codes that are kept."""
+def matrix_rules(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, MatrixRule]:
+    """What calibration is to make of each matrix, by Hugging Face name; a tied head is its table.
+
+    Where GPTQ is asked for and the source's own codes have that form, they are taken: no error is less than none.
+    """
+    from converters.calibration.matrix_rule import MatrixRule
+
+    rules = {}
+    for name, shape, rule, kind in _matrices(checkpoint, recipe):
+        stored = checkpoint.tensors.stored_kind(name)
+        if _keeps(rule, kind, stored):
+            rules[name] = MatrixRule("fixed")
+        elif form_of(rule, kind, stored) == "int8":
+            rules[name] = MatrixRule("int8")
+        else:
+            assert rule.bits is not None and rule.group_size is not None
+            more = 0
+            if recipe.promotion is not None and recipe.is_promotable(name, shape):
+                more = bits_of(checkpoint, recipe.promotion.rule, name, shape) - bits_of(checkpoint, rule, name, shape)
+            rules[name] = MatrixRule("gptq", rule.bits, rule.group_size, rule.is_symmetric, rule.int8_rows or 0, more)
+    return rules
+
+
+def promotion_budget_bits(checkpoint: Checkpoint, recipe: Recipe) -> float:
+    """Bits a promotion may spend on this checkpoint, beyond what the rules take."""
+    if recipe.promotion is None:
+        return 0.0
+    spec = checkpoint.spec
+    return (recipe.promotion.bits_per_weight - promise(checkpoint, replace(recipe, promotion=None))) * spec.n_parameters
+
+
+def write_plan(checkpoint: Checkpoint, recipe: Recipe, folder: Path, calibrated: Found | None = None) -> None:
+    """Write the plan of a recipe for `litert_inject.inject`: what becomes of each matrix, with the codes that are kept or were chosen."""
+    from converters.stored_blocks import StoredBlocks
     from converters.targets.litert_inject import PlanFolder, Planned, digest_of
 
-    tensors, planned, blocks = checkpoint.tensors, [], {}
-    is_tied = checkpoint.spec.tie_embeddings
+    tensors, planned = checkpoint.tensors, []
+    blocks: dict[str, StoredBlocks] = {}
+    arrays, vectors = _scaled(checkpoint, calibrated)
+    for name, _, rule, kind in _matrices(checkpoint, recipe):
+        stored_kind = tensors.stored_kind(name)
+        form = form_of(rule, kind, stored_kind)
+        if calibrated is not None and name in calibrated.promoted:
+            form = "int8"
+        elif calibrated is not None and name in calibrated.codes:
+            blocks[name] = calibrated.codes[name]
+        elif form == "blocks":
+            stored = tensors.stored(name) if _keeps(rule, kind, stored_kind) else None
+            assert stored is not None, f"{name} ({stored_kind}) has no codes"
+            blocks[name] = stored
+        is_scaled = any(f"{name}.{part}" in arrays for part in ("rows", "columns"))
+        planned.append(Planned(name, digest_of(tensors.blocks(name)), form, kind is TensorClass.EMBEDDING, rule.int8_rows or 0, is_scaled))
+    PlanFolder(folder).write(planned, blocks, vectors=vectors, arrays=arrays)
+
+
+def _scaled(checkpoint: Checkpoint, calibrated: Found | None) -> tuple[dict[str, FloatArray], list[PlannedVector]]:
+    """What channel scales do to the graph: rows and columns of matrices, vectors of norms."""
+    from converters.targets.litert_inject import PlannedVector, digest_of
+
+    arrays: dict[str, FloatArray] = {}
+    vectors = []
+    for made_by, scales in ({} if calibrated is None else calibrated.scales).items():
+        assert calibrated is not None
+        arrays |= {f"{reader}.columns": scales for reader in calibrated.readers[made_by]}
+        if len(checkpoint.tensors.shape(made_by)) == 1:
+            vector = (checkpoint.tensors.load(made_by) + np.float32(checkpoint.spec.norm.weight_offset)).astype(np.float32)
+            vectors.append(PlannedVector(made_by, digest_of([vector])))
+            arrays[f"{made_by}.vector"] = vector / scales
+        else:
+            arrays[f"{made_by}.rows"] = np.reciprocal(scales)
+    return arrays, vectors
+
+
+def _keeps(rule: Rule, kind: TensorClass, stored_kind: str | None) -> bool:
+    """Whether a matrix gets the source's own codes."""
+    is_asked = rule.is_keep or (rule.algorithm is Algorithm.GPTQ and not rule.is_symmetric and rule.group_size == GROUP_SIZE)
+    return is_asked and kind is TensorClass.LINEAR and stored_kind in KEPT_EXACTLY
+
+
+def _matrices(checkpoint: Checkpoint, recipe: Recipe) -> Iterator[tuple[str, tuple[int, ...], Rule, TensorClass]]:
+    """Every matrix with its rule and class; a tied head is left out, it is its table."""
     for name, shape in checkpoint.tensor_shapes().items():
         rule, kind = recipe.rule_for(name, shape), tensor_class(name, shape)
-        if rule is None or kind is None or (is_tied and kind is TensorClass.HEAD):
-            continue
-        form = form_of(rule, kind, tensors.stored_kind(name))
-        if form == "blocks" and rule.is_keep:
-            stored = tensors.stored(name)
-            assert stored is not None, f"{name} is {tensors.stored_kind(name)}, yet its source gives no codes"
-            blocks[name] = stored
-        is_table = kind is TensorClass.EMBEDDING
-        planned.append(Planned(name, digest_of(tensors.blocks(name)), form, is_table, rule.int8_rows or 0))
-    PlanFolder(folder).write(planned, blocks)
+        if rule is not None and kind is not None and not (checkpoint.spec.tie_embeddings and kind is TensorClass.HEAD):
+            yield name, shape, rule, kind
 
 
 def kept(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, dict[str, int]]:
-    """For the manifest: how many matrices keep the source's codes exactly, and how many are rounded to int8, by the source's type."""
+    """For the manifest: how many matrices keep the source's codes exactly, and how many that should are rounded to int8, by type."""
     exact: Counter[str] = Counter()
     rounded: Counter[str] = Counter()
-    for name, shape in checkpoint.tensor_shapes().items():
-        rule, kind, stored = recipe.rule_for(name, shape), tensor_class(name, shape), checkpoint.tensors.stored_kind(name)
-        if rule is not None and rule.is_keep and kind is not None and stored is not None:
-            (exact if form_of(rule, kind, stored) == "blocks" else rounded)[stored] += 1
+    for name, _, rule, kind in _matrices(checkpoint, recipe):
+        stored = checkpoint.tensors.stored_kind(name)
+        if stored is not None and _keeps(rule, kind, stored):
+            exact[stored] += 1
+        elif stored is not None and rule.is_keep:
+            rounded[stored] += 1
     return {"exact": dict(exact), "rounded_to_int8": dict(rounded)}
 
 
 def check(checkpoint: Checkpoint, recipe: Recipe) -> str:
     """Why a planned recipe cannot be carried out on this checkpoint; empty if it can. Names the tensor where there is one."""
-    if recipe.is_calibrated:
-        return "codes chosen by calibration are not there for LiteRT yet"
     tensors, kept_kinds = checkpoint.tensors, set[str | None]()
     for name, shape in checkpoint.tensor_shapes().items():
         rule, kind = recipe.rule_for(name, shape), tensor_class(name, shape)

@@ -7,7 +7,6 @@ is known to get wrong without a word is refused here by name; docs/formats/recip
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,6 @@ def refusal(rule: Rule) -> str:
     if rule.activations is not Activations.INT8_DYNAMIC:
         return "integer weights with float activations decode five times slower and are not packed by the runtime"
     return ""
-
-
-def needs_rotation(model_type: str) -> bool:
-    """Whether int8 rules are carried out on rotated weights, whatever their algorithm.
-
-    LiteRT's integer kernels also quantize activations, one scale a token. Gemma's have outliers that such a scale cannot
-    hold: int8 as it is has a KL of 0.049 on Gemma 3 270M, rotated 0.007, at the same speed (docs/adr/0007).
-    """
-    return model_type.startswith("gemma")
-
-
-def carried_out(rule: Rule, model_type: str) -> Rule:
-    """A recipe's rule as LiteRT carries it out for a family."""
-    rotates = needs_rotation(model_type) and rule.bits == 8 and rule.algorithm is Algorithm.ROUND
-    return replace(rule, algorithm=Algorithm.HADAMARD) if rotates else rule
 
 
 def quantizer_recipe(rules: Mapping[str, Rule]) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def test_a_tied_head_is_counted_once_and_an_untied_one_is_counted():
 
 
 def test_every_shipped_recipe_loads_and_is_named_like_its_file():
-    assert known_recipes() == ["fp16", "fp32", "int8", "keep", "int4-g32", "int8-hadamard"]
+    assert known_recipes() == ["fp16", "fp32", "int8", "keep", "int4-g32", "int4-g32-gptq", "int8-hadamard"]
     for name in known_recipes():
         assert load_recipe(name).name == name
 
@@ -72,7 +72,7 @@ def test_max_kl_replaces_the_gate_and_keeps_the_others():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(UsageError, match="known recipes are fp16, fp32, int8, keep, int4-g32, int8-hadamard"):
+    with pytest.raises(UsageError, match="known recipes are fp16, fp32, int8, keep, int4-g32, int4-g32-gptq, int8-hadamard"):
         load_recipe("int3")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from converters.stored_blocks import StoredBlocks
-from converters.targets.litert_inject import PlanFolder, Planned, compare, digest_of, inject, written_matrices
+from converters.targets.litert_inject import PlanFolder, Planned, PlannedVector, compare, digest_of, inject, written_matrices
 from converters.targets.litert_linears import SplitTable, Stored, rewrite
 from converters.targets.litert_model_file import ModelFile
 from converters.targets.litert_weights import GroupedLinear, Int4Groups, from_blocks, kernel_scale, round_to_int8
@@ -206,6 +206,36 @@ def test_a_plan_is_carried_out_and_read_back(model: Path, tmp_path: Path) -> Non
     got = run(tmp_path / "q.tflite")
     rows = round_to_int8(TABLE).dequantized()[TOKENS]
     assert np.abs(got["y1"] - (rows @ blocks.dequantized().T + BIAS)).max() < 0.02
+
+
+def test_scaled_channels_change_what_is_stored_and_not_what_is_answered(model: Path, tmp_path: Path) -> None:
+    """The table's columns are multiplied and looked-up rows divided again; rows of a linear are multiplied, and so is its bias."""
+    columns = np.exp(RNG.standard_normal(HIDDEN)).astype(np.float32)
+    rows = np.exp(RNG.standard_normal(OUT)).astype(np.float32)
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    planned = [
+        Planned("embed.weight", digest_of([TABLE]), "int8", is_table=True, is_scaled=True),
+        Planned("first.weight", digest_of([FIRST]), "int8", is_scaled=True),
+    ]
+    vectors = [PlannedVector("bias", digest_of([BIAS]))]
+    arrays = {"embed.weight.columns": columns, "first.weight.rows": rows, "bias.vector": BIAS * rows}
+    PlanFolder(folder).write(planned, {}, vectors=vectors, arrays=arrays)
+    inject(str(model), str(folder), str(tmp_path / "q.tflite"))
+    got, wanted = run(tmp_path / "q.tflite"), run(model)
+    np.testing.assert_allclose(got["y2"], wanted["y2"], atol=0.02)
+    np.testing.assert_allclose(got["y1"] / rows, wanted["y1"], atol=0.02)
+    assert np.abs(got["y1"] - wanted["y1"]).max() > 0.5, "must-fail twin: the rows were multiplied"
+    stored = next(codes * scales[:, None] for name, codes, scales in written_matrices(tmp_path / "q.tflite") if name == "embed.weight")
+    np.testing.assert_allclose(stored, TABLE * columns, atol=np.abs(TABLE * columns).max() / 200)
+
+
+def test_a_vector_that_is_not_in_the_graph_is_named(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan").mkdir()
+    missing = [PlannedVector("norm.weight", digest_of([BIAS + 1]))]
+    PlanFolder(tmp_path / "plan").write([], {}, vectors=missing, arrays={"norm.weight.vector": BIAS})
+    with pytest.raises(FormatError, match=r"norm\.weight is not in the lowered graph"):
+        inject(str(model), str(tmp_path / "plan"), str(tmp_path / "q.tflite"))
 
 
 def test_a_matrix_that_is_not_in_the_graph_is_named(model: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from converters.rule import TensorClass
 from converters.targets.litert_export import export_float
 from converters.targets.litert_file import stored_weights
 from converters.targets.litert_inject import written_matrices
-from converters.targets.litert_plan import check, is_planned, kept, promise, refusal, write_plan
+from converters.targets.litert_plan import check, is_planned, kept, promise, refusal, scales_channels, write_plan
 from converters.targets.litert_run import LiteRtGraph
 from tests.converters.tiny_checkpoints import VOCAB, tiny_model, write_gguf
 
@@ -122,3 +122,10 @@ def test_a_table_takes_no_offsets(tmp_path: Path) -> None:
     rule = recipe_of(tmp_path, int4.replace("symmetric = true", "symmetric = false")).rules[TensorClass.LINEAR]
     assert refusal(rule, TensorClass.LINEAR) == ""
     assert "can have no offsets" in refusal(rule, TensorClass.EMBEDDING)
+
+
+def test_int8_scales_channels_for_gemma_and_for_nobody_else() -> None:
+    int8 = load_recipe("int8")
+    assert scales_channels(int8, "gemma3_text") and scales_channels(int8, "gemma")
+    assert not scales_channels(int8, "llama")
+    assert not any(scales_channels(load_recipe(name), "gemma3_text") for name in ("fp16", "int4-g32", "int8-hadamard", "keep"))

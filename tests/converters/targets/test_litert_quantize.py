@@ -12,7 +12,7 @@ from converters.recipe import known_recipes, load_recipe
 from converters.rule import Activations, Algorithm, Granularity, Rule
 from converters.targets.litert_export import export_float
 from converters.targets.litert_file import stored_weights
-from converters.targets.litert_quantize import carried_out, quantize_file, quantizer_recipe, refusal
+from converters.targets.litert_quantize import quantize_file, quantizer_recipe, refusal
 from converters.targets.litert_run import LiteRtGraph
 from tests.converters.tiny_checkpoints import VOCAB, save_hf, tiny_model
 
@@ -39,7 +39,7 @@ def n_parameters(path: Path) -> int:
 
 
 def test_there_is_an_expectation_for_every_recipe_but_the_sources_own() -> None:
-    assert sorted([*STORED, "keep"]) == sorted(known_recipes())
+    assert sorted([*STORED, "int4-g32-gptq", "keep"]) == sorted(known_recipes())
 
 
 @pytest.mark.parametrize("name", sorted(STORED))
@@ -94,11 +94,8 @@ def test_no_recipe_that_ships_is_refused(name: str) -> None:
     assert [refusal(rule) for rule in load_recipe(name).rules.values()] == [""] * 3
 
 
-def test_int8_is_rotated_for_gemma_and_for_nobody_else() -> None:
-    assert carried_out(INT8, "gemma3_text").algorithm is Algorithm.HADAMARD
-    assert carried_out(INT8, "llama") == INT8
-    assert carried_out(INT4, "gemma3_text") == INT4
-    entry = quantizer_recipe(dict.fromkeys(("embedding", "linear", "head"), carried_out(INT8, "gemma")))[0]
+def test_a_rotation_is_over_blocks_of_64_channels() -> None:
+    entry = quantizer_recipe(dict.fromkeys(("embedding", "linear", "head"), replace(INT8, algorithm=Algorithm.HADAMARD)))[0]
     assert entry["op_config"]["weight_tensor_config"]["algorithm_params"] == {"max_hadamard_size": 64}
 
 
