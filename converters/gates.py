@@ -29,6 +29,10 @@ GATES: dict[str, Gate] = {
 }
 
 
+# What a quantized speech model may lose: two words of a hundred more than its checkpoint gets wrong.
+SPEECH_GATES = {"word_error_rate_increase": 0.02}
+
+
 def broken_gates(figures: Fidelity, gates: Mapping[str, float]) -> list[str]:
     """The gates that do not hold, each as `kl_mean 0.047 must be <= 0.03`. A figure that is not finite holds nothing."""
     broken = []

@@ -14,6 +14,7 @@ from converters.child import end_children
 from converters.existing import same_bundle
 from converters.faults import explained
 from converters.freed_memory import give_back_memory
+from converters.gates import SPEECH_GATES
 from converters.job import REFERENCE, Job, Shared
 from converters.package import OutputFolder
 from converters.parts import Parts, default_parts
@@ -24,7 +25,6 @@ from converters.resources import check_disk, choose_memory_path
 from converters.stages import WorkFolder
 from converters.targets import SPEECH_MODEL_TYPE, suited
 from converters.targets.base import ConvertOptions
-from converters.verify_speech import SPEECH_GATES
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 

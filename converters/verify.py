@@ -130,7 +130,7 @@ def measure_here(target_name: str, model: str, reference_folder: str) -> dict[st
     divergence = Divergence()
     for index, window in enumerate(known.windows):
         _compare(divergence, known, index, scorer.score(window))
-    n_equal = scorer.count_greedy_equal(known.prompt_ids, known.greedy_ids)
+    n_equal = scorer.count_greedy_equal(known.prompt_ids, known.greedy_ids) if known.greedy_ids else 0
     return {
         "n_tokens": len(divergence.kl),
         "kl_mean": divergence.kl_mean,

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from converters.whisper_spec import WhisperSpec
 
 TOKENIZER_NAME = "tokenizer.json"
-# What a quantized speech model may lose: two words of a hundred more than its checkpoint gets wrong.
-SPEECH_GATES = {"word_error_rate_increase": 0.02}
 
 
 class SpeechScorer(Protocol):
