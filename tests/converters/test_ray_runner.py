@@ -40,15 +40,15 @@ def test_jobs_run_on_two_nodes_and_end_in_one_result(tmp_path: Path, tmp_path_fa
     model = save_hf(tiny_model("llama-tied", hidden_size=64, max_position_embeddings=512), tmp_path / "tiny")
     jobs = tmp_path / "jobs.toml"
     job = f'[[job]]\nto = ["mlx"]\ncontext = 256\nno-verify = true\nout = "{tmp_path / "out"}"\n'
-    jobs.write_text(f'{job}source = "{model}"\n{job}source = "{tmp_path / "none"}"\n{job}source = "{model}"\nrecipe = ["fp16"]\n')
+    jobs.write_text(f'{job}source = "{model}"\nrecipe = ["fp32"]\n{job}source = "{tmp_path / "none"}"\n{job}source = "{model}"\nrecipe = ["fp16"]\n')
     short = tmp_path_factory.mktemp("r")  # Ray's sockets lie there, and a socket's path may have 107 characters
     script = SCRIPT.format(python=sys.executable, port=PORT, temp=short, start=START, jobs=jobs)
     command = ["unshare", "-rnpf", "--mount-proc", "--kill-child", "bash", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2])
     result = json.loads(done.stdout)
     assert sorted(job["exit_code"] == 0 for job in result["jobs"]) == [False, True, True], done.stderr[-2000:]
-    assert sorted(bundle["name"] for bundle in result["bundles"]) == ["tiny-mlx-fp16", "tiny-mlx-int8"]
-    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["tiny-mlx-fp16", "tiny-mlx-int8"]
+    assert sorted(bundle["name"] for bundle in result["bundles"]) == ["tiny-mlx-fp16", "tiny-mlx-fp32"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["tiny-mlx-fp16", "tiny-mlx-fp32"]
     assert done.returncode != 0 and "3 of 3 jobs" in done.stderr
 
 
