@@ -40,7 +40,8 @@ def test_jobs_run_on_two_nodes_and_end_in_one_result(tmp_path: Path, tmp_path_fa
     model = save_hf(tiny_model("llama-tied", hidden_size=64, max_position_embeddings=512), tmp_path / "tiny")
     jobs = tmp_path / "jobs.toml"
     job = f'[[job]]\nto = ["mlx"]\ncontext = 256\nno-verify = true\nout = "{tmp_path / "out"}"\n'
-    jobs.write_text(f'{job}source = "{model}"\nrecipe = ["fp32"]\n{job}source = "{tmp_path / "none"}"\n{job}source = "{model}"\nrecipe = ["fp16"]\n')
+    wanted = ((model, "fp32"), (tmp_path / "none", "fp32"), (model, "fp16"))
+    jobs.write_text("".join(f'{job}source = "{source}"\nrecipe = ["{recipe}"]\n' for source, recipe in wanted))
     short = tmp_path_factory.mktemp("r")  # Ray's sockets lie there, and a socket's path may have 107 characters
     script = SCRIPT.format(python=sys.executable, port=PORT, temp=short, start=START, jobs=jobs)
     command = ["unshare", "-rnpf", "--mount-proc", "--kill-child", "bash", "-c", script]
