@@ -11,6 +11,7 @@ from converters.corpus import windows
 from converters.reference import open_reference, write_reference
 from converters.verify import N_TOKENS, WINDOW, measure
 from toolkit.bundle import Bundle
+from toolkit.cache import cache_directory, check_free_disk
 from toolkit.errors import UsageError
 from toolkit.manifest import Fidelity
 
@@ -30,6 +31,7 @@ def compare_bundles(path: Path, against: Path) -> Fidelity:
 
     Raises:
         FormatError: A bundle is damaged.
+        BudgetError: The other's answers do not fit on the disk.
         UsageError: Their token ids do not mean the same.
         ToolkitError: A source cannot be had (its tokenizer cuts the texts), or a runtime fails.
     """
@@ -39,7 +41,10 @@ def compare_bundles(path: Path, against: Path) -> Fidelity:
     checkpoint = _checkpoint_of(other)
     _require_same_tokens(bundle, other, checkpoint)
     length = min(WINDOW, *(each.manifest.context_length for each in (bundle, other)))
-    with tempfile.TemporaryDirectory(prefix="compare-") as scratch:
+    work = cache_directory("convert", checkpoint.content_hash[:32])
+    answers_bytes = 4 * N_TOKENS * checkpoint.spec.vocab_size
+    check_free_disk(work, bundle.bytes + other.bytes + answers_bytes, "comparing two bundles")
+    with tempfile.TemporaryDirectory(prefix="compare-", dir=work) as scratch:
         place = Path(scratch)
         for name in ("other", "answers", "bundle"):
             (place / name).mkdir()

@@ -21,9 +21,9 @@ from converters.parts import Parts, Verifier
 from converters.progress import Progress
 from converters.recipe import PROMISE_TOLERANCE, Recipe
 from converters.refusal import broken_promise, failed_gates
-from converters.request import BundleReport, ConvertRequest
+from converters.request import BundleReport, ConvertRequest, bundle_name
 from converters.stages import Stage, WorkFolder, key_of
-from converters.targets.base import Assembled, ConvertOptions
+from converters.targets.base import Assembled, ConvertOptions, Workshop
 from toolkit.errors import ToolkitError
 from toolkit.manifest import Fidelity, Manifest
 
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.shared.checkpoint.name}-{self.target.name}-{self.recipe.name}"
+        return bundle_name(self.shared.checkpoint.name, self.target.name, self.recipe.name)
 
     @cached_property
     def tools(self) -> dict[str, str]:
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def conversion_key(self) -> str:
-        return key_of("bundle", self._lower_key, self.recipe.name, self.recipe.digest())
+        return key_of("bundle", self._lower_key, self.target.revision, self.recipe.name, self.recipe.digest())
 
     @property
     def _lower_key(self) -> str:
@@ -87,16 +87,15 @@ class Job:
 
     def lower_stage(self) -> Stage:
         def build(folder: Path) -> Path:
-            progress = self.shared.progress
-            return self.target.lower(self.shared.checkpoint, lambda: self._run(self.hf_stage()), self.options, folder, progress)
+            return self.target.lower(self.shared.checkpoint, self.options, folder, self._workshop())
 
         return Stage(f"lowered-{self.target.name}", self._lower_key, f"{self.target.name}: lowering the float model", build)
 
     def quantize_stage(self) -> Stage:
         def build(folder: Path) -> Path:
-            return self.target.quantize(self.shared.checkpoint, self._lowered(), self.recipe, folder, self.shared.progress)
+            return self.target.quantize(self.shared.checkpoint, self._lowered(), self.recipe, folder, self._workshop())
 
-        key = key_of("quantized", self._lower_key, self.recipe.digest())
+        key = key_of("quantized", self._lower_key, self.target.revision, self.recipe.digest())
         title = f"{self.target.name}: quantizing to {self.recipe.name}"
         return Stage(f"quantized-{self.target.name}-{self.recipe.name}", key, title, build)
 
@@ -108,15 +107,21 @@ class Job:
             (folder / "fidelity.json").write_text(json.dumps(asdict(figures)), encoding="utf-8")
             return folder / "fidelity.json"
 
-        key = key_of("fidelity", self._lower_key, self.recipe.digest())
+        key = key_of("fidelity", self._lower_key, self.target.revision, self.recipe.digest())
         title = f"{self.target.name}: measuring {self.recipe.name} against the checkpoint"
         return Stage(f"fidelity-{self.target.name}-{self.recipe.name}", key, title, build)
+
+    def _hf_dir(self) -> Path:
+        return self._run(self.hf_stage())
+
+    def _workshop(self) -> Workshop:
+        return Workshop(self.shared.progress, self._hf_dir, self._run)
 
     def _reference(self, verifier: Verifier) -> Any:
         cache = self.shared.work.root / REFERENCE
         with hold(self.shared.work.root / "reference.lock"), self.shared.progress.stage("answers of the checkpoint itself"):
             cache.mkdir(exist_ok=True)
-            return verifier.reference(self.shared.checkpoint, lambda: self._run(self.hf_stage()), cache)
+            return verifier.reference(self.shared.checkpoint, self._hf_dir, cache)
 
     def _lowered(self) -> Path:
         return self._once(self.lower_stage().name, partial(self._run, self.lower_stage()))
@@ -158,7 +163,7 @@ class Job:
                 return self._bundle(model)
         except ToolkitError as error:
             self.shared.progress.note(error.what)
-            return BundleReport(self.name, self.target.name, self.recipe.name, None, None, None, None, "error", error=error)
+            return BundleReport.failed(self.shared.checkpoint.name, self.target.name, self.recipe.name, error)
 
     def _bundle(self, model: Path) -> BundleReport:
         request, progress = self.shared.request, self.shared.progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SIDE_BY_SIDE_BYTES = 4 * 2**30
 TOKENIZER_ALLOWANCE_BYTES = 40 * 2**20
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RESUMABLE = ("hf-", "quantized-", "fidelity-")
+_RESUMABLE = ("hf-", "calibrated-", "quantized-", "fidelity-")
 
 
 def convert(request: ConvertRequest, progress: Progress | None = None, *, parts: Parts | None = None) -> ConvertResult:
@@ -106,50 +106,48 @@ class _Conversion:
 
     def run(self) -> ConvertResult:
         options = self._options()
-        refused = self._refused(options)
+        promised, refused = self._judged(options)
         root = self.parts.work_root() / self.checkpoint.content_hash[:32]
         with explained(f"use the work folder {root}", root):
             work = WorkFolder(root, forget=None if self.request.resume else _is_resumable)
         reports: list[BundleReport] = []
         try:
-            jobs = self._jobs(options, work, refused)
+            jobs = self._jobs(options, work, promised)
             there = {job.name: report for job in jobs if (report := self._already_there(job)) is not None}
             todo = self._within_budget([job for job in jobs if job.name not in there], work)
             give_back_memory()  # what the checks have freed would count beside the children's work
             made = dict(zip((job.name for job in todo), self._make(todo), strict=True))
             done = {(report.target, report.recipe): report for report in (there | made).values()}
-            done |= {(target, recipe): self._report_refused(target, recipe, error) for (target, recipe), error in refused.items()}
+            done |= {pair: BundleReport.failed(self.checkpoint.name, *pair, error) for pair, error in refused.items()}
             reports = [done[target.name, recipe.name] for target in self.targets for recipe in self.recipes]
         finally:
             is_done = bool(reports) and all(report.error is None for report in reports)
             work.leave(drop=_is_resumable if is_done else None)
         return ConvertResult(tuple(reports))
 
-    def _refused(self, options: ConvertOptions) -> dict[tuple[str, str], ToolkitError]:
-        """(target, recipe) -> why that target cannot write it. Raised instead when nothing else was asked for.
+    def _judged(self, options: ConvertOptions) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], ToolkitError]]:
+        """(target, recipe) -> promised bits per weight, or why the target cannot write it; raised when nothing else was asked for.
 
         A wrong word of one target's recipe must not cost the user the other target's bundle; with one target there is
         nothing to save, and a command that is half wrong is better refused whole.
         """
+        promised: dict[tuple[str, str], float] = {}
         refused: dict[tuple[str, str], ToolkitError] = {}
         for target in self.targets:
             for recipe in self.recipes:
                 try:
                     recipe.require_one_table(is_tied=self.checkpoint.spec.tie_embeddings)
                     target.check(self.checkpoint, [recipe], options)
-                    target.promise(self.checkpoint, recipe)
+                    promised[target.name, recipe.name] = target.promise(self.checkpoint, recipe)
                 except ToolkitError as error:
                     if len(self.targets) == 1:
                         raise
                     refused[target.name, recipe.name] = error
-        if refused and len(refused) == len(self.targets) * len(self.recipes):
+        if refused and not promised:
             raise next(iter(refused.values()))
         for refusal in refused.values():
             self.progress.note(refusal.what)
-        return refused
-
-    def _report_refused(self, target: str, recipe: str, error: ToolkitError) -> BundleReport:
-        return BundleReport(f"{self.checkpoint.name}-{target}-{recipe}", target, recipe, None, None, None, None, "error", error=error)
+        return promised, refused
 
     def _make(self, jobs: Sequence[Job]) -> list[BundleReport]:
         """Run the jobs: one by one where memory is tight, else two at a time, with the checkpoint answering during lowering."""
@@ -179,13 +177,13 @@ class _Conversion:
         fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
         return replace(options, prefill_lengths=fitting)
 
-    def _jobs(self, options: ConvertOptions, work: WorkFolder, refused: Collection[tuple[str, str]]) -> list[Job]:
+    def _jobs(self, options: ConvertOptions, work: WorkFolder, promised: Mapping[tuple[str, str], float]) -> list[Job]:
         shared = Shared(self.request, self.parts, self.progress, self.out, self.checkpoint, work)
         return [
-            Job(shared, target, recipe, options, target.promise(self.checkpoint, recipe))
+            Job(shared, target, recipe, options, promised[target.name, recipe.name])
             for target in self.targets
             for recipe in self.recipes
-            if (target.name, recipe.name) not in refused
+            if (target.name, recipe.name) in promised
         ]
 
     def _already_there(self, job: Job) -> BundleReport | None:

@@ -64,6 +64,11 @@ class ConvertRequest:
             raise UsageError(f"--max-kl {self.max_kl} is no limit", why="it is a KL divergence in nats", fix="use --max-kl 0.1")
 
 
+def bundle_name(model: str, target: str, recipe: str) -> str:
+    """What a bundle's folder is called."""
+    return f"{model}-{target}-{recipe}"
+
+
 @dataclass(frozen=True)
 class BundleReport:
     """How one target x recipe ended.
@@ -85,6 +90,11 @@ class BundleReport:
     verdict: str
     is_new: bool = True
     error: ToolkitError | None = None
+
+    @classmethod
+    def failed(cls, model: str, target: str, recipe: str, error: ToolkitError) -> BundleReport:
+        """A bundle that was not made."""
+        return cls(bundle_name(model, target, recipe), target, recipe, None, None, None, None, "error", error=error)
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of `bundles` that `--json` prints; figures that were not measured, or are not finite, are null."""

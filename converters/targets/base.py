@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from converters.progress import Progress
+from converters.progress import Progress, Silent
 
 if TYPE_CHECKING:
     import numpy as np
 
     from converters.checkpoint import Checkpoint
     from converters.recipe import Recipe
+    from converters.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,27 @@ class Assembled:
     as_written: dict[str, Any] = field(default_factory=dict)
 
 
+def _not_lent(*wanted: Any) -> Path:
+    raise LookupError("the pipeline lends this only to targets at work")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What the pipeline lends a target at work.
+
+    Args:
+        progress: Where its steps are shown.
+        hf_dir: Gives the checkpoint as a float32 Hugging Face directory, written on the first call, for a target whose
+            `reads_hf_directory` is true.
+        run_stage: Gives the result of a stage of the target's own: built once, kept for the next recipe, resumed after an
+            interrupt and waited for by other conversions, like the pipeline's stages.
+    """
+
+    progress: Progress = field(default_factory=Silent)
+    hf_dir: Callable[[], Path] = _not_lent
+    run_stage: Callable[[Stage], Path] = _not_lent
+
+
 class Scorer(Protocol):
     """A native model, opened to be compared with its checkpoint."""
 
@@ -101,6 +123,10 @@ class Target(Protocol):
     @property
     def name(self) -> str:
         """The word of `--to`, of the manifest and of the bundle's name."""
+
+    @property
+    def revision(self) -> int:
+        """Raised when the same recipe is carried out differently: what was quantized or published before counts as something else."""
 
     @property
     def reads_hf_directory(self) -> bool:
@@ -128,14 +154,13 @@ class Target(Protocol):
             UsageError: The recipe does not fit a tensor; names the tensor and the recipe's rule.
         """
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def lower(self, checkpoint: Checkpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         """Write what every recipe starts from, once: returns a file or folder inside `workdir`, cached by the pipeline.
 
-        `hf_dir` gives the float32 Hugging Face directory, written on the first call. A target that quantizes straight from
-        `checkpoint.tensors` never calls it, and returns a small file of facts.
+        A target that quantizes straight from `checkpoint.tensors` returns a small file of facts.
         """
 
-    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         """Write the native weights of one recipe: returns a file or folder inside `workdir`. `lowered` is read only."""
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from converters.progress import Progress
 from converters.rule import Rule, TensorClass
-from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.gguf_metadata import general_metadata, model_metadata, refuse_unsupported
 from converters.targets.gguf_storage import DESCRIPTIONS, FILE_TYPES, check_recipe, storage
 from converters.targets.libraries import installed_versions
@@ -36,6 +35,7 @@ class GgufTarget:
     """Checkpoint -> model.gguf, per recipe. There is nothing to lower: every recipe streams the checkpoint's tensors."""
 
     name = "gguf"
+    revision = 1
     reads_hf_directory = False
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class GgufTarget:
 
         return bits_per_weight(plan_tensors(checkpoint, recipe), checkpoint.spec.n_parameters)
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def lower(self, checkpoint: Checkpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         """A file of facts: weights are read when they are written."""
         facts = workdir / FACTS_NAME
         facts.write_text(json.dumps({"metadata": model_metadata(checkpoint.spec)}), encoding="utf-8")
         return facts
 
-    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         """Write the whole file of one recipe."""
         from converters.targets.gguf_plan import plan_tensors
         from converters.targets.gguf_write import write_gguf
@@ -97,7 +97,7 @@ class GgufTarget:
         if checkpoint.chat_template is not None:
             keys["tokenizer.chat_template"] = checkpoint.chat_template
         out = workdir / ENTRY
-        with progress.stage("tensors", total=len(planned)) as step:
+        with workshop.progress.stage("tensors", total=len(planned)) as step:
             write_gguf(out, general_metadata(checkpoint, _file_type(checkpoint, recipe)) | keys, planned, lambda name: step.advance())
         return out
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
-from converters.progress import Progress
-from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
 from converters.targets.litert_export import SCORE_LENGTH
 from converters.targets.litert_gemmas import unmeasured
@@ -39,6 +38,7 @@ class LiteRtTarget:
     """Checkpoint -> model.tflite (float, once) -> model.tflite (per recipe) -> model.litertlm."""
 
     name = "litert"
+    revision = 2
     reads_hf_directory = True
 
     def __init__(self) -> None:
@@ -99,10 +99,10 @@ class LiteRtTarget:
             return litert_plan.promise(checkpoint, recipe)
         return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings)
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def lower(self, checkpoint: Checkpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         """Write the float .tflite once for all recipes."""
         arguments = {
-            "hf_dir": str(hf_dir()),
+            "hf_dir": str(workshop.hf_dir()),
             "out_dir": str(workdir),
             "prefill_lengths": list(options.prefill_lengths) or [16],
             "context_length": options.context_length,
@@ -112,13 +112,13 @@ class LiteRtTarget:
         (workdir / FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
         return Path(done["model"])
 
-    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         """Write the .tflite of one recipe."""
         from converters.targets import litert_plan
         from converters.targets.litert_quantize import quantizer_recipe
 
         if litert_plan.is_planned(recipe) or litert_plan.scales_channels(recipe, checkpoint.spec.model_type):
-            return _write_planned(checkpoint, lowered, recipe, workdir)
+            return _write_planned(checkpoint, lowered, recipe, workdir, workshop)
         rules = {str(kind): rule for kind, rule in recipe.rules.items()}
         out = workdir / "model.tflite"
         arguments = {"model": str(lowered), "recipe": quantizer_recipe(rules), "out": str(out)}
@@ -211,15 +211,15 @@ def _as_planned(checkpoint: Checkpoint, model: Path, recipe: Recipe) -> dict[str
     return facts | ({"kept": litert_plan.kept(checkpoint, recipe)} if litert_plan.is_planned(recipe) else {})
 
 
-def _write_planned(checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path) -> Path:
+def _write_planned(checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
     """Carry out a recipe matrix by matrix. The plan with its codes is scratch, not part of the result."""
     from converters.targets.litert_calibration import calibrated
     from converters.targets.litert_plan import scales_channels, write_plan
 
     out = workdir / "model.tflite"
+    is_calibrated = recipe.is_calibrated or scales_channels(recipe, checkpoint.spec.model_type)
+    found = calibrated(checkpoint, recipe, workshop) if is_calibrated else None
     with tempfile.TemporaryDirectory(dir=workdir, prefix="plan-") as scratch:
-        is_calibrated = recipe.is_calibrated or scales_channels(recipe, checkpoint.spec.model_type)
-        found = calibrated(checkpoint, recipe, Path(scratch)) if is_calibrated else None
         write_plan(checkpoint, recipe, Path(scratch), found)
         arguments = {"model": str(lowered), "plan": scratch, "out": str(out)}
         run_in_child("converters.targets.litert_inject:inject", arguments, what=f"write {recipe.name}")

@@ -2,68 +2,53 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from converters.calibration.found import FACTS_NAME, Found
+from converters.calibration.found import Found
 from converters.child import run_in_child
 from converters.corpus import documents, windows
-from converters.stages import key_of
+from converters.stages import Stage, key_of
 from converters.targets.litert_plan import matrix_rules, promotion_budget_bits
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
     from converters.recipe import Recipe
+    from converters.targets.base import Workshop
 
 WINDOW = 256
 FORMAT_MODULE = "converters.targets.litert_grid"
-# Named like a quantized stage, so that it stays after an interrupt and goes when the conversion is done.
-STAGE_NAME = "quantized-calibration"
 
 
-def calibrated(checkpoint: Checkpoint, recipe: Recipe, scratch: Path) -> Found:
-    """What calibration finds for a recipe on a checkpoint: from the work folder, or worked out in a child process.
-
-    Args:
-        checkpoint: Its float32 Hugging Face directory is written into `scratch`.
-        recipe: With GPTQ rules or a promotion.
-        scratch: An empty folder inside a stage that is being built; two levels up is the checkpoint's work folder.
+def calibrated(checkpoint: Checkpoint, recipe: Recipe, workshop: Workshop) -> Found:
+    """What calibration finds for a recipe on a checkpoint, worked out in a child process or kept from before.
 
     Raises:
         ToolkitError: transformers cannot run the checkpoint, or memory ran out.
     """
-    rules = {name: asdict(rule) for name, rule in matrix_rules(checkpoint, recipe).items()}
-    budget_bits = promotion_budget_bits(checkpoint, recipe)
+    asked: dict[str, Any] = {
+        "rules": {name: asdict(rule) for name, rule in matrix_rules(checkpoint, recipe).items()},
+        "budget_bits": promotion_budget_bits(checkpoint, recipe),
+    }
     texts = [document.text for document in documents("calibration")]
-    place = scratch.parents[1] / f"{STAGE_NAME}-{key_of(checkpoint.content_hash, rules, budget_bits, texts, WINDOW)[:16]}"
-    if not (place / FACTS_NAME).is_file():
-        _work_out(checkpoint, recipe, {"rules": rules, "budget_bits": budget_bits}, place, scratch)
-    return Found.read(place)
 
-
-def _work_out(checkpoint: Checkpoint, recipe: Recipe, asked: dict[str, Any], place: Path, scratch: Path) -> None:
-    hf_dir, building = scratch / "checkpoint", place.with_name(f"{place.name}.{os.getpid()}.building")
-    building.mkdir()
-    try:
-        checkpoint.write_hf(hf_dir)
-        length = min(WINDOW, checkpoint.spec.max_context_length)
+    def build(folder: Path) -> Path:
+        hf_dir = workshop.hf_dir()
         arguments = {
             **asked,
             "hf_dir": str(hf_dir),
             "spec": checkpoint.spec.as_dict(),
-            "windows": [list(window) for window in _all_windows(hf_dir, length)],
+            "windows": [list(window) for window in _all_windows(hf_dir, min(WINDOW, checkpoint.spec.max_context_length))],
             "format_module": FORMAT_MODULE,
-            "out": str(building),
+            "out": str(folder / "found"),
         }
+        (folder / "found").mkdir()
         run_in_child("converters.calibration.calibrate:calibrate", arguments, what=f"calibrate {recipe.name} on {checkpoint.name}")
-        shutil.rmtree(place, ignore_errors=True)
-        building.rename(place)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-        shutil.rmtree(hf_dir, ignore_errors=True)
+        return folder / "found"
+
+    key = key_of("calibrated", checkpoint.content_hash, asked, texts, WINDOW)
+    return Found.read(workshop.run_stage(Stage("calibrated-litert", key, f"litert: calibrating for {recipe.name}", build)))
 
 
 def _all_windows(hf_dir: Path, length: int) -> tuple[tuple[int, ...], ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
-from converters.progress import Progress
 from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass, tensor_class
-from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
 from toolkit.errors import ToolkitError, UsageError
 
@@ -34,6 +33,7 @@ class LiteRtWhisperTarget:
     """Checkpoint -> model.tflite (float, once) -> model.tflite (per recipe), with tokenizer.json beside it."""
 
     name = "litert"
+    revision = 1
     reads_hf_directory = True
 
     def tools(self) -> Mapping[str, str]:
@@ -84,14 +84,14 @@ class LiteRtWhisperTarget:
         return bits / spec.n_parameters
 
     def lower(
-        self, checkpoint: SpeechCheckpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress
+        self, checkpoint: SpeechCheckpoint, options: ConvertOptions, workdir: Path, workshop: Workshop
     ) -> Path:
         """Write the float .tflite once for all recipes."""
-        arguments = {"hf_dir": str(hf_dir()), "spec": json.dumps(checkpoint.spec.as_dict()), "out_dir": str(workdir)}
+        arguments = {"hf_dir": str(workshop.hf_dir()), "spec": json.dumps(checkpoint.spec.as_dict()), "out_dir": str(workdir)}
         what = f"lower {checkpoint.name} to LiteRT"
         return Path(run_in_child("converters.targets.litert_whisper_export:export_whisper", arguments, what=what)["model"])
 
-    def quantize(self, checkpoint: SpeechCheckpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: SpeechCheckpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         """Write the .tflite of one recipe."""
         out = workdir / ENTRY
         arguments = {"model": str(lowered), "recipe": quantizer_recipe(recipe.rules), "out": str(out)}

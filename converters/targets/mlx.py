@@ -7,13 +7,12 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from converters.progress import Progress
-from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
 from toolkit.errors import UnsupportedModelError
 
@@ -40,6 +39,7 @@ class MlxTarget:
     """Checkpoint -> config.json (once) -> model folder (per recipe) -> bundle with tokenizer and template."""
 
     name = "mlx"
+    revision = 1
     reads_hf_directory = False
 
     def __init__(self) -> None:
@@ -94,13 +94,13 @@ class MlxTarget:
         checkpoint = as_mlx_lm_has_it(checkpoint)
         return bits_per_weight(checkpoint, plan_storage(checkpoint, recipe))
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def lower(self, checkpoint: Checkpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         """Nothing to lower: mlx_lm builds the graph from config.json. The spec is written as what the recipes start from."""
         place = workdir / "spec.json"
         place.write_text(json.dumps(checkpoint.spec.as_dict()), encoding="utf-8")
         return place
 
-    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         """Write weights and config.json of one recipe, straight from the checkpoint's tensors."""
         from converters.targets.mlx_files import CONFIG_NAME, as_json, mlx_config
         from converters.targets.mlx_gemmas import UnderOtherNames, as_mlx_lm_has_it, mlx_name
@@ -112,7 +112,7 @@ class MlxTarget:
         plan = plan_storage(checkpoint, recipe)
         folder = workdir / "model"
         folder.mkdir()
-        with progress.stage("tensors", total=len(plan)) as step:
+        with workshop.progress.stage("tensors", total=len(plan)) as step:
             named = {mlx_name(name, kind): storage for name, storage in plan.items()}
             rounding = write_weights(folder, UnderOtherNames(checkpoint.tensors, kind), named, on_tensor=lambda name: step.advance())
         config = mlx_config(checkpoint.spec, plan, float_dtype(checkpoint.spec, recipe))

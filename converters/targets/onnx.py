@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converters.child import run_in_child
-from converters.progress import Progress
 from converters.rule import Rule
-from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
 from converters.targets.onnx_config import CONFIG_NAME, genai_config
 from toolkit.errors import UnsupportedModelError, UsageError
@@ -39,6 +38,7 @@ class OnnxTarget:
     """Checkpoint -> float graph without weights (once) -> model.onnx and its data (per recipe) -> bundle."""
 
     name = "onnx"
+    revision = 1
     reads_hf_directory = False
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class OnnxTarget:
 
         return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings, bits_of=bits_of)
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def lower(self, checkpoint: Checkpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         """Write the float graph without weights, and prove that it is the checkpoint's, once for all recipes."""
         from converters.architectures import family_of
         from converters.targets.onnx_check import require_faithful
@@ -111,7 +111,7 @@ class OnnxTarget:
         (workdir / FACTS_NAME).write_text(json.dumps({"context_length": options.context_length}), encoding="utf-8")
         return Path(done["graph"])
 
-    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         """Write a folder with the model of one recipe: graph, data and genai_config.json."""
         import numpy as np
 
@@ -125,7 +125,7 @@ class OnnxTarget:
         with np.load(lowered.with_name(ROPE_NAME)) as tables:
             writer = ModelWriter(read_graph(lowered), checkpoint.spec, checkpoint.tensors, recipe.rule_for, dict(tables))
         try:
-            with progress.stage("tensors", total=len(checkpoint.tensors.names())) as step:
+            with workshop.progress.stage("tensors", total=len(checkpoint.tensors.names())) as step:
                 writer.write(out, lambda: step.advance())
         except ValueError as error:
             raise UsageError(f"recipe {recipe.name} cannot be written for ONNX", why=str(error), fix="use fp32 or int8") from error

@@ -16,12 +16,11 @@ import numpy as np
 
 from converters.checkpoint import Checkpoint, QuantizationInfo, TokenizerFiles
 from converters.parts import Parts
-from converters.progress import Progress
 from converters.recipe import Recipe
 from converters.resources import FreeMemory
 from converters.rule import Granularity, Rule
 from converters.spec import ModelSpec, NormSpec, RopeSpec
-from converters.targets.base import Assembled, ConvertOptions, Estimate
+from converters.targets.base import Assembled, ConvertOptions, Estimate, Workshop
 from toolkit.errors import UsageError
 from toolkit.manifest import Fidelity, LicenseRecord, SourceRecord
 
@@ -121,6 +120,7 @@ class SmallTarget:
     """Writes one .npz of float, then of quantized, tensors. `calls` counts the stages; a test may break any of them."""
 
     name: str = "small"
+    revision: int = 1
     reads_hf_directory: bool = True
     version: str = "1"
     calls: list[str] = field(default_factory=list)
@@ -152,16 +152,16 @@ class SmallTarget:
     def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
         return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings)
 
-    def lower(self, checkpoint: Checkpoint, hf_dir: Callable[[], Path], options: ConvertOptions, workdir: Path, progress: Progress) -> Path:
+    def lower(self, checkpoint: Checkpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         self._enter("lower-lean" if options.is_lean else "lower")
         assert not any(workdir.iterdir())
         if self.reads_hf_directory:
-            assert (hf_dir() / "config.json").is_file()
+            assert (workshop.hf_dir() / "config.json").is_file()
         with (workdir / "float.npz").open("wb") as file:
             np.savez(file, **{name: checkpoint.tensors.load(name) for name in checkpoint.tensors.names()})
         return workdir / "float.npz"
 
-    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, progress: Progress) -> Path:
+    def quantize(self, checkpoint: Checkpoint, lowered: Path, recipe: Recipe, workdir: Path, workshop: Workshop) -> Path:
         self._enter(f"quantize {recipe.name}")
         assert not any(workdir.iterdir())
         rules = self.carries_out(recipe)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from converters.checkpoint import Checkpoint
-from converters.progress import Silent
 from converters.read import read_checkpoint
 from converters.recipe import Recipe, load_recipe
-from converters.targets.base import ConvertOptions
+from converters.targets.base import ConvertOptions, Workshop
 from converters.targets.gguf import GgufTarget
 from converters.targets.gguf_run import LlamaCppScorer
 from converters.targets.gguf_tokenizer import tokenizer_metadata
@@ -36,10 +35,6 @@ def writable_checkpoint(name: str, folder: Path, **changes: Any) -> Checkpoint:
     return read_checkpoint(save_hf(writable_model(name, **changes), folder / "source"))
 
 
-def no_hf_dir() -> NoReturn:
-    raise AssertionError("the target must stream the checkpoint's tensors")
-
-
 def write(checkpoint: Checkpoint, folder: Path, recipe: str | Recipe = "fp32") -> Path:
     """The file of one recipe, through every stage that writes it, but without asking llama.cpp about the vocabulary."""
     target, options, asked = GgufTarget(), ConvertOptions(128), load_recipe(recipe) if isinstance(recipe, str) else recipe
@@ -49,8 +44,8 @@ def write(checkpoint: Checkpoint, folder: Path, recipe: str | Recipe = "fp32") -
     places = [folder / f"{stage}-{asked.name}" for stage in ("lowered", "quantized")]
     for place in places:
         place.mkdir(parents=True)
-    lowered = target.lower(checkpoint, no_hf_dir, options, places[0], Silent())
-    return target.quantize(checkpoint, lowered, asked, places[1], Silent())
+    lowered = target.lower(checkpoint, options, places[0], Workshop())
+    return target.quantize(checkpoint, lowered, asked, places[1], Workshop())
 
 
 def llama_logits(path: Path) -> np.ndarray:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from converters.checkpoint import Checkpoint
-from converters.progress import Silent
 from converters.read import read_checkpoint
 from converters.recipe import Recipe, load_recipe
+from converters.targets.base import Workshop
 from converters.targets.mlx import TARGET
 from tests.converters.tiny_checkpoints import save_hf, tiny_model, write_gguf
 
@@ -37,4 +37,4 @@ def written(checkpoint: Checkpoint, recipe: str | Recipe, folder: Path) -> Path:
     """The model folder that `quantize` leaves."""
     folder.mkdir(parents=True)
     chosen = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return TARGET.quantize(checkpoint, folder / "unused", chosen, folder, Silent())
+    return TARGET.quantize(checkpoint, folder / "unused", chosen, folder, Workshop())

@@ -11,13 +11,12 @@ import pytest
 
 from converters.checkpoint import Checkpoint
 from converters.cli import main
-from converters.progress import Silent
 from converters.read import read_checkpoint
 from converters.read.gguf_header import GgufTensor, read_gguf_header
 from converters.recipe import load_recipe
-from converters.targets.base import ConvertOptions
+from converters.targets.base import ConvertOptions, Workshop
 from converters.targets.gguf import GgufTarget
-from tests.converters.targets.gguf_files import BLOCKS, WRITABLE, llama_logits, no_hf_dir, writable_checkpoint, writable_model, write
+from tests.converters.targets.gguf_files import BLOCKS, WRITABLE, llama_logits, writable_checkpoint, writable_model, write
 from tests.converters.tiny_checkpoints import logits, save_hf, write_gguf
 from toolkit import Bundle
 from toolkit.errors import UsageError
@@ -157,7 +156,7 @@ def test_rows_that_are_no_whole_blocks_are_refused_by_name(tmp_path: Path) -> No
 
 def test_lowering_writes_a_small_file_of_facts(tmp_path: Path) -> None:
     source = writable_checkpoint("llama", tmp_path)
-    facts = GgufTarget().lower(source, no_hf_dir, ConvertOptions(128), tmp_path, Silent())
+    facts = GgufTarget().lower(source, ConvertOptions(128), tmp_path, Workshop())
     assert facts.stat().st_size < 4096
     assert json.loads(facts.read_text())["metadata"]["llama.block_count"] == 4
 

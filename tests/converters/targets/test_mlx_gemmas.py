@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from converters.checkpoint import Checkpoint
-from converters.progress import Silent
 from converters.quantize.affine import quantize_affine
 from converters.read import read_checkpoint
 from converters.recipe import load_recipe
 from converters.targets import mlx_gemmas, mlx_storage
-from converters.targets.base import ConvertOptions
+from converters.targets.base import ConvertOptions, Workshop
 from converters.targets.mlx import MlxTarget
 from tests.converters.tiny_checkpoints import VOCAB, save_hf
 from tests.converters.tiny_gemmas import CONFIGS, tiny_gemma
@@ -47,7 +46,7 @@ def expected(model: Any) -> np.ndarray:
 
 def opened(checkpoint: Checkpoint, recipe: str, workdir: Path) -> Any:
     workdir.mkdir(exist_ok=True)
-    return mlx_run.MlxModel(MlxTarget().quantize(checkpoint, workdir, load_recipe(recipe), workdir, Silent()))
+    return mlx_run.MlxModel(MlxTarget().quantize(checkpoint, workdir, load_recipe(recipe), workdir, Workshop()))
 
 
 def test_fp32_scores_every_position_and_decodes_like_transformers(source: tuple[str, Any, Checkpoint], tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_layers_without_keys_get_zeros_where_mlx_lm_wants_keys(gemma3n: Checkpoi
     assert not any(whole.tensors.load(name).any() for name in added)
     folder = tmp_path / "q"
     folder.mkdir()
-    model = MlxTarget().quantize(gemma3n, folder, load_recipe("fp32"), folder, Silent())
+    model = MlxTarget().quantize(gemma3n, folder, load_recipe("fp32"), folder, Workshop())
     config = json.loads((model / "config.json").read_text("utf-8"))
     assert (config["model_type"], config["text_config"]["model_type"]) == ("gemma3n", "gemma3n_text")
 
