@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,7 +61,6 @@ def convert(request: ConvertRequest, progress: Progress | None = None, *, parts:
             out.prepare()
         checkpoint = _read(request, parts, progress)
         if checkpoint.spec.model_type == SPEECH_MODEL_TYPE:
-            targets = [suited(target, checkpoint.spec.model_type) for target in targets]
             recipes = [replace(recipe, gates={**SPEECH_GATES, **recipe.gates}) for recipe in recipes]
         return _Conversion(request, parts, progress, out, checkpoint, targets, recipes).run()
     finally:
@@ -92,6 +91,15 @@ def _read(request: ConvertRequest, parts: Parts, progress: Progress) -> Checkpoi
     return checkpoint
 
 
+@dataclass(frozen=True)
+class _Accepted:
+    """One target x recipe that passed every check, and the size it was promised to come to."""
+
+    target: Target
+    recipe: Recipe
+    promised_bits_per_weight: float
+
+
 @dataclass
 class _Conversion:
     """One run of `convert` after its source has been read."""
@@ -106,13 +114,13 @@ class _Conversion:
 
     def run(self) -> ConvertResult:
         options = self._options()
-        promised, refused = self._judged(options)
+        accepted, refused = self._judged(options)
         root = self.parts.work_root() / self.checkpoint.content_hash[:32]
         with explained(f"use the work folder {root}", root):
             work = WorkFolder(root, forget=None if self.request.resume else _is_resumable)
         reports: list[BundleReport] = []
         try:
-            jobs = self._jobs(options, work, promised)
+            jobs = self._jobs(options, work, accepted)
             there = {job.name: report for job in jobs if (report := self._already_there(job)) is not None}
             todo = self._within_budget([job for job in jobs if job.name not in there], work)
             give_back_memory()  # what the checks have freed would count beside the children's work
@@ -125,29 +133,30 @@ class _Conversion:
             work.leave(drop=_is_resumable if is_done else None)
         return ConvertResult(tuple(reports))
 
-    def _judged(self, options: ConvertOptions) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], ToolkitError]]:
-        """(target, recipe) -> promised bits per weight, or why the target cannot write it; raised when nothing else was asked for.
+    def _judged(self, options: ConvertOptions) -> tuple[list[_Accepted], dict[tuple[str, str], ToolkitError]]:
+        """What can be written, and (target, recipe) -> why the rest cannot; raised when nothing else was asked for.
 
         A wrong word of one target's recipe must not cost the user the other target's bundle; with one target there is
         nothing to save, and a command that is half wrong is better refused whole.
         """
-        promised: dict[tuple[str, str], float] = {}
+        accepted: list[_Accepted] = []
         refused: dict[tuple[str, str], ToolkitError] = {}
         for target in self.targets:
             for recipe in self.recipes:
                 try:
                     recipe.require_one_table(is_tied=self.checkpoint.spec.tie_embeddings)
-                    target.check(self.checkpoint, [recipe], options)
-                    promised[target.name, recipe.name] = target.promise(self.checkpoint, recipe)
+                    writer = suited(target, self.checkpoint.spec.model_type)
+                    writer.check(self.checkpoint, [recipe], options)
+                    accepted.append(_Accepted(writer, recipe, writer.promise(self.checkpoint, recipe)))
                 except ToolkitError as error:
                     if len(self.targets) == 1:
                         raise
                     refused[target.name, recipe.name] = error
-        if refused and not promised:
+        if refused and not accepted:
             raise next(iter(refused.values()))
         for refusal in refused.values():
             self.progress.note(refusal.what)
-        return promised, refused
+        return accepted, refused
 
     def _make(self, jobs: Sequence[Job]) -> list[BundleReport]:
         """Run the jobs: one by one where memory is tight, else two at a time, with the checkpoint answering during lowering."""
@@ -177,14 +186,9 @@ class _Conversion:
         fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
         return replace(options, prefill_lengths=fitting)
 
-    def _jobs(self, options: ConvertOptions, work: WorkFolder, promised: Mapping[tuple[str, str], float]) -> list[Job]:
+    def _jobs(self, options: ConvertOptions, work: WorkFolder, accepted: Sequence[_Accepted]) -> list[Job]:
         shared = Shared(self.request, self.parts, self.progress, self.out, self.checkpoint, work)
-        return [
-            Job(shared, target, recipe, options, promised[target.name, recipe.name])
-            for target in self.targets
-            for recipe in self.recipes
-            if (target.name, recipe.name) in promised
-        ]
+        return [Job(shared, each.target, each.recipe, options, each.promised_bits_per_weight) for each in accepted]
 
     def _already_there(self, job: Job) -> BundleReport | None:
         if self.request.force:

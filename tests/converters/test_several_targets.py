@@ -79,3 +79,15 @@ def test_a_target_that_streams_has_no_checkpoint_written_for_it(tmp_path: Path) 
     convert(request, parts=small_parts(tmp_path / "cache", streaming))
     assert published(tmp_path) == ["small-small-int8"] and "lower" in written
     assert not list((tmp_path / "cache").glob("*/hf-*")), "nobody asked for the float32 directory"
+
+
+def test_a_target_that_takes_no_such_model_does_not_cost_the_other_its_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def suited(target: SmallTarget, model_type: str) -> SmallTarget:
+        if target.name == "deaf":
+            raise UnsupportedModelError("it cannot be converted to deaf", why="no speech there", fix="use --to small")
+        return target
+
+    monkeypatch.setattr("converters.pipeline.suited", suited)
+    result = run(tmp_path, SmallTarget(name="deaf"), SmallTarget())
+    assert [(report.target, report.verdict) for report in result.bundles] == [("deaf", "error"), ("small", "pass")]
+    assert published(tmp_path) == ["small-small-int8"]
