@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -73,8 +73,7 @@ class Ctranslate2TensorSource:
 
     def __init__(self, path: Path, header: Ctranslate2Header, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.path, self.header, self._shapes = path, header, dict(shapes)
-        self._places = {name: place_of(name) for name in shapes}
-        self._check_set()
+        self._places = check_variables(header, shapes, path.name)
         self._check_key_biases()
 
     def names(self) -> tuple[str, ...]:
@@ -128,42 +127,64 @@ class Ctranslate2TensorSource:
             raise FormatError(f"{self.path.name} holds damaged weights", why=f"{variable.name} has NaN or infinite values", fix=_AGAIN)
         return values
 
-    def _fail(self, why: str) -> FormatError:
-        return FormatError(f"{self.path.name} does not hold the weights of a Whisper model", why=why, fix=_AGAIN)
-
-    def _check_set(self) -> None:
-        variables = self.header.variables
-        used = {place.variable for place in self._places.values()}
-        missing = sorted(used - set(variables))
-        key_biases = {name.removesuffix("weight") + "bias" for name in used if name.endswith("/weight") and "attention/linear_" in name}
-        extra = [name for name, variable in variables.items() if name not in used | key_biases and variable.small is None]
-        if missing or extra:
-            parts = [f"{len(group)} {kind}, first {group[0][:80]}" for kind, group in (("missing", missing), ("unknown", extra)) if group]
-            raise self._fail("; ".join(parts))
-        for name, place in self._places.items():
-            variable, shape = variables[place.variable], self._shapes[name]
-            if variable.shape != (place.n_parts * shape[0], *shape[1:]):
-                raise self._fail(f"{place.variable} has shape {variable.shape}, {name} asks for {place.n_parts} x {shape}")
-            if variable.dtype not in READABLE:
-                raise UnsupportedModelError(
-                    f"{self.path.name} stores weights as {variable.dtype}",
-                    why=f"{place.variable} holds codes; {', '.join(READABLE)} are read",
-                    fix="use the float16 conversion of this model, or the Hugging Face checkpoint",
-                )
-        if self.header.aliases.get("decoder/projection/weight") != "decoder/embeddings/weight":
-            raise self._fail("the output layer decoder/projection/weight is not the token table")
-
     def _check_key_biases(self) -> None:
         """Hugging Face's key projections have no bias, so what CTranslate2 stores for them must be zero."""
         for name, place in self._places.items():
-            if not name.endswith("k_proj.weight"):
-                continue
-            bias = self.header.variables.get(place.variable.removesuffix("weight") + "bias")
-            width = self._shapes[name][0]
-            if bias is None or bias.shape != (place.n_parts * width,) or bias.dtype not in READABLE:
-                raise self._fail(f"{place.variable.removesuffix('weight')}bias is missing or has the wrong shape")
-            if self._values(bias, place.part_index * width, width).any():
-                raise self._fail(f"{bias.name} is not zero where the key projection has no bias")
+            if name.endswith("k_proj.weight"):
+                bias, width = self.header.variables[_bias_of(place)], self._shapes[name][0]
+                if self._values(bias, place.part_index * width, width).any():
+                    raise _no_whisper(self.path.name, f"{bias.name} is not zero where the key projection has no bias")
+
+
+def check_variables(header: Ctranslate2Header, shapes: Mapping[str, tuple[int, ...]], file_name: str) -> dict[str, Place]:
+    """Where each tensor lies, after comparing the variables of a file with what a spec needs; no value is read.
+
+    Raises:
+        FormatError: A variable is missing, unknown or has another shape; the output layer is not the token table.
+        UnsupportedModelError: Weights are stored as integers.
+    """
+    places = {name: place_of(name) for name in shapes}
+    used = {place.variable for place in places.values()}
+    _refuse_codes(header, used, file_name)  # first, as their scales are variables no float file has
+    missing = sorted(used - set(header.variables))
+    key_biases = {name.removesuffix("weight") + "bias" for name in used if name.endswith("/weight") and "attention/linear_" in name}
+    extra = [name for name, variable in header.variables.items() if name not in used | key_biases and variable.small is None]
+    if missing or extra:
+        parts = [f"{len(group)} {kind}, first {group[0][:80]}" for kind, group in (("missing", missing), ("unknown", extra)) if group]
+        raise _no_whisper(file_name, "; ".join(parts))
+    for name, place in places.items():
+        _check_variable(header, name, place, shapes[name], file_name)
+    if header.aliases.get("decoder/projection/weight") != "decoder/embeddings/weight":
+        raise _no_whisper(file_name, "the output layer decoder/projection/weight is not the token table")
+    return places
+
+
+def _refuse_codes(header: Ctranslate2Header, used: Set[str], file_name: str) -> None:
+    for name, variable in header.variables.items():
+        if name in used and variable.dtype not in READABLE:
+            raise UnsupportedModelError(
+                f"{file_name} stores weights as {variable.dtype}",
+                why=f"{name} holds codes; {', '.join(READABLE)} are read",
+                fix="use the float16 conversion of this model, or the Hugging Face checkpoint",
+            )
+
+
+def _check_variable(header: Ctranslate2Header, name: str, place: Place, shape: tuple[int, ...], file_name: str) -> None:
+    variable = header.variables[place.variable]
+    if variable.shape != (place.n_parts * shape[0], *shape[1:]):
+        raise _no_whisper(file_name, f"{place.variable} has shape {variable.shape}, {name} asks for {place.n_parts} x {shape}")
+    if name.endswith("k_proj.weight"):
+        bias = header.variables.get(_bias_of(place))
+        if bias is None or bias.shape != (place.n_parts * shape[0],) or bias.dtype not in READABLE:
+            raise _no_whisper(file_name, f"{_bias_of(place)} is missing or has the wrong shape")
+
+
+def _bias_of(place: Place) -> str:
+    return place.variable.removesuffix("weight") + "bias"
+
+
+def _no_whisper(file_name: str, why: str) -> FormatError:
+    return FormatError(f"{file_name} does not hold the weights of a Whisper model", why=why, fix=_AGAIN)
 
 
 def _float32(raw: bytes, dtype: str) -> FloatArray:

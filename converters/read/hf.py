@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from converters.architectures.gguf_dims import TURN_END_TOKENS
 from converters.architectures.refusals import refuse_encoders, refuse_unsupported_config
 from converters.checkpoint import Checkpoint, QuantizationInfo, TensorSource
 from converters.read.hashes import check_stated_hashes, content_hash, hash_files
-from converters.read.hf_tensors import HfTensorSource, encoder_part, stored_tensors, text_tensors, weight_files
+from converters.read.hf_tensors import HfTensorSource, check_tensor_set, encoder_part, stored_tensors, text_tensors, weight_files
 from converters.read.hf_tokenizer import TOKENIZER_NAMES, chat_template_from_hf, tokenizer_from_hf
 from converters.read.json_file import read_json_object
 from converters.read.names import checkpoint_name
-from converters.read.packed_int4 import PackedInt4Source, Packing, packing_of, without_packing
+from converters.read.packed_int4 import PackedInt4Source, Packing, check_packed_set, packing_of, without_packing
 from converters.read.safetensors_header import DTYPE_BYTES, StoredTensor
 from converters.spec import ModelSpec
 from toolkit.errors import FormatError
@@ -40,6 +40,36 @@ _GEMMA3_TEXT_DEFAULTS: dict[str, Any] = {
 
 # model_type of a multimodal checkpoint -> of the text model in it
 _TEXT_TYPES = {"gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text"}
+
+
+@dataclass(frozen=True)
+class HfConfig:
+    """What a directory's config.json and generation_config.json say.
+
+    Args:
+        spec: Of the text model.
+        packing: How its linears are packed; None if they are plain.
+        is_multimodal: Whether the checkpoint holds more than the text model.
+    """
+
+    spec: ModelSpec
+    packing: Packing | None
+    is_multimodal: bool
+
+
+@dataclass(frozen=True)
+class HfWeights:
+    """What the headers of a directory's weights say.
+
+    Args:
+        files: Weight files and their index by name.
+        tensors: What the text model reads, by its own names.
+        left_out: Vision and audio tensors by the part they belong to.
+    """
+
+    files: Mapping[str, Path]
+    tensors: Mapping[str, StoredTensor]
+    left_out: Counter[str]
 
 
 def read_hf(
@@ -65,33 +95,74 @@ def read_hf(
         UnsupportedModelError: The model must not be taken for plain weights of a supported family.
     """
     check_regular(path)
-    spec, is_multimodal = hf_spec(path)
-    files = weight_files(path)
-    if is_multimodal and not leaves_out_encoders and spec.model_type != "gemma3_text":
-        raise refuse_encoders(spec.model_type.removesuffix("_text"), path.absolute().name)
-    everything = stored_tensors(path, files)
-    unread = kv_shared_tensors(spec)
-    stored = {key: value for key, value in text_tensors(everything, is_multimodal=is_multimodal).items() if key not in unread}
-    shapes, packing = family_of(spec.model_type).tensor_shapes(spec), hf_packing(path)
-    tensors: TensorSource = (
-        HfTensorSource(stored, shapes, path.name) if packing is None else PackedInt4Source(stored, shapes, packing, path.name)
-    )
-    tokenizer, control_tokens = tokenizer_from_hf(path, spec.vocab_size)
-    hashed = hash_list(path, files)
+    config = hf_config(path)
+    if not leaves_out_encoders:
+        refuse_encoders_of(config, path)
+    weights = open_weights(path, config)
+    tensors = _tensor_source(config, weights, path.name)
+    tokenizer, control_tokens = tokenizer_from_hf(path, config.spec.vocab_size)
+    hashed = hash_list(path, weights.files)
     hashes = hash_files(hashed)
     check_stated_hashes(path, hashed, hashes, source)
     return Checkpoint(
         name=name or checkpoint_name(path.absolute().name),
-        spec=_with_turn_ends(spec, control_tokens),
+        spec=_with_turn_ends(config.spec, control_tokens),
         source=replace(source, sha256=hashes) if source else SourceRecord(uri=str(path), sha256=hashes),
         license=license or hf_license(path),
         tensors=tensors,
         tokenizer=tokenizer,
         chat_template=chat_template_from_hf(path),
-        quantization=hf_quantization(stored, packing),
+        quantization=hf_quantization(weights.tensors, config.packing),
         content_hash=content_hash(hashes),
-        left_out=Counter(part for key in everything if is_multimodal and (part := encoder_part(key)) is not None),
+        left_out=weights.left_out,
     )
+
+
+def open_weights(path: Path, config: HfConfig | None) -> HfWeights:
+    """Read the headers of a directory's weights.
+
+    Args:
+        path: The directory.
+        config: From `hf_config`; None where that refused, so that nobody knows which tensors the model reads: all are its own.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        UnsupportedModelError: Only pickled weights are there.
+    """
+    files = weight_files(path)
+    everything = stored_tensors(path, files)
+    if config is None:
+        return HfWeights(files, text_tensors(everything, is_multimodal=False), Counter())
+    unread = kv_shared_tensors(config.spec)
+    texts = text_tensors(everything, is_multimodal=config.is_multimodal)
+    left_out = Counter(part for key in everything if config.is_multimodal and (part := encoder_part(key)) is not None)
+    return HfWeights(files, {key: value for key, value in texts.items() if key not in unread}, left_out)
+
+
+def check_weights(config: HfConfig, weights: HfWeights, origin: str) -> None:
+    """Compare headers with the config, by name, shape and type; no value is read. Raises as `read_hf`."""
+    shapes = family_of(config.spec.model_type).tensor_shapes(config.spec)
+    if config.packing is None:
+        check_tensor_set(weights.tensors, shapes, origin)
+    else:
+        check_packed_set(weights.tensors, shapes, config.packing, origin)
+
+
+def refuse_encoders_of(config: HfConfig, path: Path) -> None:
+    """Refuse a checkpoint that also sees and hears, unless it is a Gemma 3, whose text model is what everybody means.
+
+    Raises:
+        UnsupportedModelError: It is one.
+    """
+    if config.is_multimodal and config.spec.model_type != "gemma3_text":
+        raise refuse_encoders(config.spec.model_type.removesuffix("_text"), path.absolute().name)
+
+
+def _tensor_source(config: HfConfig, weights: HfWeights, origin: str) -> TensorSource:
+    shapes = family_of(config.spec.model_type).tensor_shapes(config.spec)
+    if config.packing is None:
+        return HfTensorSource(weights.tensors, shapes, origin)
+    return PackedInt4Source(weights.tensors, shapes, config.packing, origin)
 
 
 def check_regular(path: Path) -> None:
@@ -115,15 +186,16 @@ def hash_list(path: Path, weights: Mapping[str, Path]) -> dict[str, Path]:
     return dict(weights) | {name: path / name for name in names if (path / name).exists()}
 
 
-def hf_spec(path: Path) -> tuple[ModelSpec, bool]:
-    """The spec of a directory, and whether it is the text part of a multimodal checkpoint.
+def hf_config(path: Path) -> HfConfig:
+    """What a directory says it is.
 
     Raises:
         FormatError: config.json or generation_config.json is missing or wrong.
-        UnsupportedModelError: Refused by name, see `converters.architectures.refusals`.
+        UnsupportedModelError: Refused by name, see `converters.architectures.refusals`; or packed in a way that is not read.
     """
     name = path.absolute().name
-    config = without_packing(read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES), name)
+    stated = read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES)
+    packing, config = packing_of(stated, name), without_packing(stated)
     refuse_unsupported_config(config, name)
     text_type = _TEXT_TYPES.get(str(config.get("model_type")))
     if text_type is not None:
@@ -133,12 +205,7 @@ def hf_spec(path: Path) -> tuple[ModelSpec, bool]:
         config = defaults | shared | text | {"model_type": text_type}
         refuse_unsupported_config(config, name)
     spec = family_of(Fields(config, "config.json").text("model_type")).spec_from_config(config)
-    return _with_generation_stops(spec, path / _GENERATION_NAME), text_type is not None
-
-
-def hf_packing(path: Path) -> Packing | None:
-    """How a directory's linears are packed; None if they are plain. Raises as `packing_of`."""
-    return packing_of(read_json_object(path / "config.json", max_bytes=_MAX_CONFIG_BYTES), path.absolute().name)
+    return HfConfig(_with_generation_stops(spec, path / _GENERATION_NAME), packing, text_type is not None)
 
 
 def _with_generation_stops(spec: ModelSpec, path: Path) -> ModelSpec:

@@ -6,21 +6,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from converters.architectures import family_of, family_of_gguf
+from converters.architectures import family_of_gguf
+from converters.architectures.whisper import tensor_shapes as whisper_shapes
 from converters.read import local_path, model_path, reader_kind
 from converters.read.ctranslate2 import MODEL_NAME, SPEC_NAME, ctranslate2_quantization, ctranslate2_spec, model_files
 from converters.read.ctranslate2_header import read_ctranslate2_header
+from converters.read.ctranslate2_tensors import check_variables
 from converters.read.gguf import gguf_license, gguf_quantization, gguf_spec
 from converters.read.gguf_tensors import GgufFile
 from converters.read.gguf_tensors import check_tensor_set as gguf_tensor_set
 from converters.read.hashes import content_hash, hash_files
-from converters.read.hf import check_regular, hash_list, hf_license, hf_packing, hf_quantization, hf_spec
-from converters.read.hf_tensors import check_tensor_set as hf_tensor_set
-from converters.read.hf_tensors import stored_tensors, text_tensors, weight_files
+from converters.read.hf import (
+    check_regular,
+    check_weights,
+    hash_list,
+    hf_config,
+    hf_license,
+    hf_quantization,
+    open_weights,
+    refuse_encoders_of,
+)
 from converters.read.hf_tokenizer import chat_template_from_hf
 from converters.read.names import checkpoint_name
 from converters.read.ollama import find_ollama, is_ollama, license_id
-from converters.read.packed_int4 import PackedInt4Source
 from converters.spec import ModelSpec
 from converters.whisper_spec import WhisperSpec
 from toolkit.catalog import CatalogModel, PypiSource, load_catalog
@@ -120,29 +128,24 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 
 def _hf_facts(path: Path) -> dict[str, Any]:
     check_regular(path)
-    spec, is_multimodal, packing, facts = None, False, None, {}
+    config, facts = None, {}
     try:
-        spec, is_multimodal = hf_spec(path)
-        packing = hf_packing(path)
+        config = hf_config(path)
     except UnsupportedModelError as error:
         facts = _refused(error, None)
-    files = weight_files(path)
-    tensors = text_tensors(stored_tensors(path, files), is_multimodal=is_multimodal)
-    if spec is not None:
+    weights = open_weights(path, config)
+    if config is not None:
         try:
-            shapes = family_of(spec.model_type).tensor_shapes(spec)
-            if packing is None:
-                hf_tensor_set(tensors, shapes, path.name)
-            else:
-                PackedInt4Source(tensors, shapes, packing, path.name)
-            facts = _spec_facts(spec)
+            refuse_encoders_of(config, path)
+            check_weights(config, weights, path.name)
+            facts = _spec_facts(config.spec)
         except UnsupportedModelError as error:
-            facts = _refused(error, spec.model_type)
+            facts = _refused(error, config.spec.model_type)
     template = chat_template_from_hf(path)
     return facts | {
-        "quantization": asdict(hf_quantization(tensors, packing)),
-        "weights_bytes": sum(tensor.n_bytes for tensor in tensors.values()),
-        "sha256": hash_files(hash_list(path, files)),
+        "quantization": asdict(hf_quantization(weights.tensors, config.packing if config else None)),
+        "weights_bytes": sum(tensor.n_bytes for tensor in weights.tensors.values()),
+        "sha256": hash_files(hash_list(path, weights.files)),
         "license": hf_license(path),
         "chat": template is not None,
         "chat_template": template,
@@ -152,7 +155,9 @@ def _hf_facts(path: Path) -> dict[str, Any]:
 def _ctranslate2_facts(path: Path) -> dict[str, Any]:
     header = read_ctranslate2_header(path / MODEL_NAME)
     try:
-        facts = _whisper_facts(ctranslate2_spec(path, header)[0])
+        spec, _ = ctranslate2_spec(path, header)
+        check_variables(header, whisper_shapes(spec), MODEL_NAME)
+        facts = _whisper_facts(spec)
     except UnsupportedModelError as error:
         facts = _refused(error, "whisper" if header.spec_name == SPEC_NAME else header.spec_name)
     return facts | {

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from converters.architectures.base import FloatArray
 from converters.architectures.fields import Fields
-from converters.read.hf_tensors import BLOCK_BYTES, HfTensorSource, as_float32
+from converters.read.hf_tensors import BLOCK_BYTES, HfTensorSource, as_float32, check_tensor_set
 from converters.read.safetensors_header import StoredTensor
 from converters.stored_blocks import StoredBlocks
 from toolkit.errors import FormatError, UnsupportedModelError
@@ -100,9 +100,8 @@ def packing_of(config: Mapping[str, Any], origin: str) -> Packing | None:
     return Packing(method, group_size, 1 if layout == "gptq" else 0)
 
 
-def without_packing(config: dict[str, Any], origin: str) -> dict[str, Any]:
-    """The config as that of the float model it stands for. Raises as `packing_of`."""
-    packing_of(config, origin)
+def without_packing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config as that of the float model it stands for."""
     return {key: value for key, value in config.items() if key not in _KEYS}
 
 
@@ -171,13 +170,8 @@ class PackedInt4Source:
 
     def __init__(self, tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], packing: Packing, origin: str) -> None:
         self._shapes = dict(shapes)
-        rest = dict(tensors)
-        self._packed = {
-            name: _packed_matrix(rest, name, shape, packing, origin)
-            for name, shape in shapes.items()
-            if name not in rest and name.removesuffix("weight") + "qweight" in rest
-        }
-        self._floats = HfTensorSource(rest, {name: shape for name, shape in shapes.items() if name not in self._packed}, origin)
+        self._packed, rest = _packed_matrices(tensors, shapes, packing, origin)
+        self._floats = HfTensorSource(rest, _without(shapes, self._packed), origin)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._shapes)
@@ -204,6 +198,29 @@ class PackedInt4Source:
 
     def stored(self, name: str) -> StoredBlocks | None:
         return None
+
+
+def check_packed_set(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], packing: Packing, origin: str) -> None:
+    """Compare what is stored with what packing and spec need; no value is read. Raises as `PackedInt4Source`."""
+    packed, rest = _packed_matrices(tensors, shapes, packing, origin)
+    check_tensor_set(rest, _without(shapes, packed), origin)
+
+
+def _packed_matrices(
+    tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], packing: Packing, origin: str
+) -> tuple[dict[str, PackedMatrix], dict[str, StoredTensor]]:
+    """The packed linears by name, and the tensors that belong to none of them."""
+    rest = dict(tensors)
+    packed = {
+        name: _packed_matrix(rest, name, shape, packing, origin)
+        for name, shape in shapes.items()
+        if name not in rest and name.removesuffix("weight") + "qweight" in rest
+    }
+    return packed, rest
+
+
+def _without(shapes: Mapping[str, tuple[int, ...]], packed: Mapping[str, PackedMatrix]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in shapes.items() if name not in packed}
 
 
 def _packed_matrix(rest: dict[str, StoredTensor], name: str, shape: tuple[int, ...], packing: Packing, origin: str) -> PackedMatrix:

@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["converters", "toolkit"]):
     from converters.read.gguf import gguf_spec
     from converters.read.gguf_tensors import GgufFile, check_tensor_set
     from converters.read.gguf_tokenizer import tokenizer_from_gguf
-    from converters.read.hf import hf_spec
+    from converters.read.hf import hf_config
     from converters.read.safetensors_header import read_safetensors_header
     from toolkit.errors import ToolkitError
 
@@ -41,7 +41,7 @@ def one_input(data: bytes) -> None:
     name, action = {
         b"g": ("x.gguf", read_gguf_parts),
         b"s": ("x.safetensors", read_safetensors_header),
-    }.get(choice, ("config.json", lambda path: hf_spec(path.parent)))
+    }.get(choice, ("config.json", lambda path: hf_config(path.parent)))
     path = FOLDER / name
     path.write_bytes(data[1:])
     try:

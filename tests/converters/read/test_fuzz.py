@@ -154,13 +154,13 @@ JSON = st.recursive(
 def test_any_value_under_any_key_of_a_config_is_read_or_refused(data: st.DataObject, hf_folder: Path, tmp_path: Path) -> None:
     import json
 
-    from converters.read.hf import hf_spec
+    from converters.read.hf import hf_config
 
     config = json.loads((hf_folder / "config.json").read_text())
     key = data.draw(st.sampled_from(sorted(config)))
     config[key] = data.draw(JSON)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    survives(lambda: hf_spec(tmp_path)[0].n_parameters)
+    survives(lambda: hf_config(tmp_path).spec.n_parameters)
 
 
 def test_the_fuzzer_reaches_both_outcomes(gguf_file: Path, tmp_path: Path) -> None:
