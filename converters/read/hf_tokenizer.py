@@ -81,7 +81,8 @@ def chat_template_from_hf(directory: Path) -> str | None:
     path = directory / "chat_template.jinja"
     if path.exists():
         try:
-            return _small_file(path, _MAX_TEMPLATE_BYTES).decode("utf-8") or None
+            text = _small_file(path, _MAX_TEMPLATE_BYTES).decode("utf-8")
+            return text if text.strip() else None
         except UnicodeDecodeError as error:
             raise FormatError("chat_template.jinja is not UTF-8 text", why=str(error), fix="download it again") from error
     template = _optional_json(directory / "tokenizer_config.json").get("chat_template")

@@ -108,6 +108,16 @@ def test_a_base_model_has_no_template_and_gets_none(sound: Path, tmp_path: Path)
     assert not (tmp_path / "out" / "chat_template.jinja").exists()
 
 
+@pytest.mark.parametrize("place", ["jinja", "config"])
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_template_is_none(blank: str, place: str, sound: Path) -> None:
+    if place == "jinja":
+        (sound / "chat_template.jinja").write_text(blank)
+    else:
+        edit_json(sound / "tokenizer_config.json", lambda config: config.update(chat_template=blank))
+    assert read_checkpoint(sound).chat_template is None
+
+
 def test_the_licence_is_what_the_readme_states(sound: Path) -> None:
     assert read_checkpoint(sound).license.id == "unknown"
     (sound / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\nlicense: other\n")
