@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from converters.checkpoint import Checkpoint
 from converters.read.ctranslate2_header import is_ctranslate2
 from converters.read.names import ADAPTER_MARK, ENCODERS_MARK, checkpoint_name
-from toolkit.errors import UsageError
+from toolkit.errors import FormatError, UsageError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 # kind of file or folder -> (module, function)
@@ -150,7 +150,9 @@ def reader_kind(path: Path) -> str:
 
     Raises:
         UsageError: Neither a folder nor a GGUF file.
+        FormatError: The folder holds something that is no file.
     """
+    check_regular(path)
     if path.is_dir():
         return "ctranslate2" if is_ctranslate2(path) else "hf"
     if path.suffix.lower() == ".gguf" or _magic(path) == b"GGUF":
@@ -160,6 +162,27 @@ def reader_kind(path: Path) -> str:
         why="it is neither a Hugging Face folder nor a GGUF file",
         fix="give a folder with config.json and model.safetensors, or a .gguf file",
     )
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe, socket or device, and a folder that holds one: opening it may wait for ever.
+
+    Raises:
+        UsageError: It is one itself.
+        FormatError: It holds one.
+    """
+    if not path.is_dir():
+        if path.exists() and not path.is_file():
+            fix = "give a folder with config.json and model.safetensors, or a .gguf file"
+            raise UsageError(f"{path} is no file", why="it is a pipe, a socket or a device", fix=fix)
+        return
+    for entry in sorted(path.iterdir()):
+        if entry.exists() and not entry.is_file() and not entry.is_dir():
+            raise FormatError(
+                f"{path.name} holds something that is no file",
+                why=f"{entry.name} is not a regular file",
+                fix="download the checkpoint again",
+            )
 
 
 def _magic(path: Path) -> bytes:

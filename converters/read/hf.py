@@ -23,7 +23,6 @@ from converters.read.names import checkpoint_name
 from converters.read.packed_int4 import PackedInt4Source, Packing, check_packed_set, packing_of, without_packing
 from converters.read.safetensors_header import DTYPE_BYTES, StoredTensor
 from converters.spec import ModelSpec
-from toolkit.errors import FormatError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 _MAX_CONFIG_BYTES = 4 * 2**20
@@ -94,7 +93,6 @@ def read_hf(
         FormatError: A file is missing or damaged, or files contradict each other.
         UnsupportedModelError: The model must not be taken for plain weights of a supported family.
     """
-    check_regular(path)
     config = hf_config(path)
     if not leaves_out_encoders:
         refuse_encoders_of(config, path)
@@ -163,21 +161,6 @@ def _tensor_source(config: HfConfig, weights: HfWeights, origin: str) -> TensorS
     if config.packing is None:
         return HfTensorSource(weights.tensors, shapes, origin)
     return PackedInt4Source(weights.tensors, shapes, config.packing, origin)
-
-
-def check_regular(path: Path) -> None:
-    """Refuse a directory with a pipe, socket or device in it: opening one may wait for ever.
-
-    Raises:
-        FormatError: It has one.
-    """
-    for entry in sorted(path.iterdir()):
-        if entry.exists() and not entry.is_file() and not entry.is_dir():
-            raise FormatError(
-                f"{path.name} holds something that is no file",
-                why=f"{entry.name} is not a regular file",
-                fix="download the checkpoint again",
-            )
 
 
 def hash_list(path: Path, weights: Mapping[str, Path]) -> dict[str, Path]:

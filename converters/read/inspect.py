@@ -17,7 +17,6 @@ from converters.read.gguf_tensors import GgufFile
 from converters.read.gguf_tensors import check_tensor_set as gguf_tensor_set
 from converters.read.hashes import content_hash, hash_files
 from converters.read.hf import (
-    check_regular,
     check_weights,
     hash_list,
     hf_config,
@@ -127,7 +126,6 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 
 
 def _hf_facts(path: Path) -> dict[str, Any]:
-    check_regular(path)
     config, facts = None, {}
     try:
         config = hf_config(path)

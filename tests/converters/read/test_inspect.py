@@ -89,13 +89,22 @@ def test_a_ctranslate2_whisper_is_described_like_any_other_source(tmp_path: Path
     assert facts["kv_bytes_per_token"]["float32"] == 4 * 2 * 3 * 48
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "model.bin"])
 def test_a_pipe_in_the_folder_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
     save_hf(tiny_model("llama-tied"), tmp_path)
-    (tmp_path / name).unlink()
+    (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(FormatError, match="no file"):
-        inspect_source(str(tmp_path))
+    for ask in (inspect_source, read_checkpoint):
+        with pytest.raises(FormatError, match=f"no file\n  why: {name}"):
+            ask(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.gguf"])
+def test_a_pipe_in_the_place_of_a_checkpoint_is_refused_instead_of_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for ask in (inspect_source, read_checkpoint):
+        with pytest.raises(UsageError, match=f"{name} is no file"):
+            ask(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("kind", ["gemma3n", "gemma4"])
