@@ -9,6 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+# glibc raises both by itself, to 32 MiB and more, each time a large block is freed, and then keeps what an engine frees after loading.
+# Held at 1 MiB, Gemma 3 270M int4-g32 peaks at 366 instead of 388 x 10^6 bytes with 384 tokens, and answers as fast. Other
+# allocators ignore them.
+_GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "1048576"}
+
 
 def can_isolate() -> bool:
     """Whether this platform lets an app start a Python process: not iOS, not Android's apps, not a frozen executable."""
@@ -35,6 +40,7 @@ def start_process(cpus: Sequence[int]) -> tuple[subprocess.Popen[bytes], int]:
     try:
         process = subprocess.Popen(
             command,
+            env={**_GIVE_BACK, **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
