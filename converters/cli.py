@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from converters.recipe import known_recipes
-from converters.table import bundle_table
+from converters.table import bundle_table, fit_table
 from converters.targets import TARGETS
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import parse_bytes
@@ -29,6 +29,7 @@ examples:
   convert ./my-model --recipe fp16,int8,int4-g32 --context 4096 --out bundles
   convert model.gguf --recipe int8 --json
   convert gemma-3-270m-it --accept-license gemma --recipe int4-g32 --max-kl 0.6
+  convert gemma-3-270m --to litert,mlx,onnx --fit 160MB
   convert --batch jobs.toml
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 budget, 4 bad file, 5 dependency missing, 6 fidelity gate, 130 interrupted
@@ -54,9 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--to", metavar="TARGETS", default="litert", help=f"targets, comma separated: {', '.join(TARGETS)} (default: litert)"
     )
-    parser.add_argument(
-        "--recipe", metavar="NAMES", default="int8", help=f"recipes, comma separated: {', '.join(known_recipes())} (default: int8)"
-    )
+    parser.add_argument("--recipe", metavar="NAMES", help=f"recipes, comma separated: {', '.join(known_recipes())} (default: int8)")
     parser.add_argument(
         "--context", metavar="N", type=int, default=2048, help="tokens a bundle must hold, prompt and answer (default: 2048)"
     )
@@ -67,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-memory", metavar="SIZE", help="peak memory the work may take, e.g. 8GiB; takes a leaner path, or refuses")
     parser.add_argument(
         "--max-kl", metavar="X", type=float, help="refuse bundles with a mean KL divergence above X nats, for every recipe given"
+    )
+    parser.add_argument(
+        "--fit", metavar="SIZE", help="publish the most faithful bundle no larger than this, e.g. 160MB; --recipe names what may be tried"
     )
     parser.add_argument("--no-verify", action="store_true", help="publish without measuring against the checkpoint")
     parser.add_argument("--force", action="store_true", help="replace bundles that exist")
@@ -89,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _interrupt_on_termination()
         if options.batch is not None or options.ray is not None:
             return _run_batch(options)
+        if options.fit is not None:
+            return _fit(options)
         return _convert(_request(options), is_json=is_json, is_debug=is_debug)
     except KeyboardInterrupt:
         interrupted = ToolkitError(
@@ -116,7 +120,7 @@ def _request(options: argparse.Namespace) -> ConvertRequest:
     return ConvertRequest(
         source=source if options.adapter is None else f"{source}{ADAPTER_MARK}{options.adapter}",
         targets=_names(options.to),
-        recipes=_names(options.recipe),
+        recipes=("int8",) if options.recipe is None else _names(options.recipe),
         context_length=options.context,
         out=options.out,
         max_memory_bytes=None if options.max_memory is None else parse_bytes(options.max_memory),
@@ -158,6 +162,25 @@ def _convert(request: ConvertRequest, *, is_json: bool, is_debug: bool) -> int:
     for error in result.errors:
         _print_error(error, is_debug=is_debug)
     return result.exit_code
+
+
+def _fit(options: argparse.Namespace) -> int:
+    """Search; stdout gets the frontier as a table, the published bundles last, or one JSON object."""
+    from converters.fit import fit
+    from converters.progress import stage_progress
+
+    request, limit_bytes = _request(options), parse_bytes(options.fit)
+    with _stdout_reserved():
+        found = fit(request, limit_bytes, None if options.recipe is None else request.recipes, stage_progress())
+    if options.json:
+        print(json.dumps(found.as_dict(), ensure_ascii=False))
+    else:
+        print("\n".join(fit_table([point.as_dict() for point in found.points], [report.as_dict() for report in found.result.bundles])))
+        for path in found.plots:
+            print(path)
+    for error in found.result.errors:
+        _print_error(error, is_debug=options.debug)
+    return found.result.exit_code
 
 
 def _run_batch(options: argparse.Namespace) -> int:

@@ -39,8 +39,10 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESUMABLE = ("hf-", "calibrated-", "quantized-", "fidelity-")
 
 
-def convert(request: ConvertRequest, progress: Progress | None = None, *, parts: Parts | None = None) -> ConvertResult:
-    """Convert one source to every target x recipe asked for.
+def convert(
+    request: ConvertRequest, progress: Progress | None = None, *, parts: Parts | None = None, recipes: Sequence[Recipe] | None = None
+) -> ConvertResult:
+    """Convert one source to every target x recipe asked for; `recipes`, if given, are used as they are instead of those named.
 
     Everything that can be refused is refused before any weight is read. After that, a recipe or target that fails does
     not stop the others: its error is in the result, and `exit_code` tells.
@@ -53,13 +55,13 @@ def convert(request: ConvertRequest, progress: Progress | None = None, *, parts:
     """
     progress, parts = progress or Silent(), parts or default_parts()
     request.check()
-    recipes = _load_recipes(request)
+    recipes = _load_recipes(request) if recipes is None else list(recipes)
     targets = [parts.load_target(name) for name in request.targets]
     out = OutputFolder(request.out)
     try:
         with explained(f"write bundles into {request.out}", request.out):
             out.prepare()
-        checkpoint = _read(request, parts, progress)
+        checkpoint = read_source(request, parts, progress)
         if checkpoint.spec.model_type == SPEECH_MODEL_TYPE:
             recipes = [replace(recipe, gates={**SPEECH_GATES, **recipe.gates}) for recipe in recipes]
         return _Conversion(request, parts, progress, out, checkpoint, targets, recipes).run()
@@ -74,7 +76,12 @@ def _load_recipes(request: ConvertRequest) -> list[Recipe]:
     return recipes if request.max_kl is None else [recipe.with_max_kl(request.max_kl) for recipe in recipes]
 
 
-def _read(request: ConvertRequest, parts: Parts, progress: Progress) -> Checkpoint:
+def read_source(request: ConvertRequest, parts: Parts, progress: Progress) -> Checkpoint:
+    """Read the source of a request, weights left where they are.
+
+    Raises:
+        ToolkitError: It cannot be read, cannot give a bundle its name, or holds less context than was asked for.
+    """
     with progress.stage(f"reading {request.source}"), explained(f"read {request.source}", request.out):
         checkpoint = parts.read_checkpoint(request.source, request.name, request.accept_license)
     if not _SAFE_NAME.fullmatch(checkpoint.name):
@@ -89,6 +96,14 @@ def _read(request: ConvertRequest, parts: Parts, progress: Progress) -> Checkpoi
         why = f"it was trained for {longest} tokens"
         raise UsageError(f"{checkpoint.name} cannot hold --context {request.context_length}", why=why, fix=f"use --context {longest}")
     return checkpoint
+
+
+def options_of(request: ConvertRequest, checkpoint: Checkpoint) -> ConvertOptions:
+    """What a request asks of every target, for this checkpoint."""
+    context_length = min(request.context_length, checkpoint.spec.max_context_length)
+    options = ConvertOptions(context_length=context_length, is_verified=request.verify)
+    fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
+    return replace(options, prefill_lengths=fitting)
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ class _Conversion:
     recipes: Sequence[Recipe]
 
     def run(self) -> ConvertResult:
-        options = self._options()
+        options = options_of(self.request, self.checkpoint)
         accepted, refused = self._judged(options)
         root = self.parts.work_root() / self.checkpoint.content_hash[:32]
         with explained(f"use the work folder {root}", root):
@@ -179,12 +194,6 @@ class _Conversion:
             return side_by_side([job.run for job in jobs], n_at_once=n_at_once, stop=end_children)
         finally:
             wait_until_stopped(ahead, end_children)
-
-    def _options(self) -> ConvertOptions:
-        context_length = min(self.request.context_length, self.checkpoint.spec.max_context_length)
-        options = ConvertOptions(context_length=context_length, is_verified=self.request.verify)
-        fitting = tuple(length for length in options.prefill_lengths if length < options.context_length)
-        return replace(options, prefill_lengths=fitting)
 
     def _jobs(self, options: ConvertOptions, work: WorkFolder, accepted: Sequence[_Accepted]) -> list[Job]:
         shared = Shared(self.request, self.parts, self.progress, self.out, self.checkpoint, work)

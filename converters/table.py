@@ -24,6 +24,23 @@ def bundle_table(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def fit_table(frontier: Iterable[Mapping[str, Any]], bundles: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of a search's table: everything that was tried, and a reason for each target that got no bundle.
+
+    Args:
+        frontier: What `--json` lists as `frontier`.
+        bundles: What `--json` lists as `bundles`.
+    """
+    tried = [{**entry, "verdict": _fit_verdict(entry), "is_new": True} for entry in frontier]
+    return bundle_table([*tried, *(entry for entry in bundles if entry["verdict"] == "error")])
+
+
+def _fit_verdict(entry: Mapping[str, Any]) -> str:
+    if entry["verdict"] == "error":
+        return "error"  # `_row` adds why
+    return "chosen" if entry["is_chosen"] else "fits" if entry["fits"] else "too large"
+
+
 def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     verdict = entry["verdict"] if entry["is_new"] else f"{entry['verdict']} (there already)"
     if entry["verdict"] == "error":

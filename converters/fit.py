@@ -1,0 +1,238 @@
+"""`--fit SIZE`: the most faithful bundle that is no larger, found by converting and measuring, smallest candidate first.
+
+OUT/.fit/NAME/      candidates while the search runs; an interrupted search goes on from them with --resume
+OUT/NAME-fit.svg    the frontier: what each size costs
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from converters.faults import explained
+from converters.fit_candidates import Candidate, candidates, made_to_measure, project_recipes
+from converters.frontier import Point, chosen, marked, plot
+from converters.package import OutputFolder
+from converters.parts import Parts, default_parts
+from converters.pipeline import convert, options_of, read_source
+from converters.progress import Progress, Silent
+from converters.recipe import load_recipe
+from converters.request import BundleReport, ConvertRequest, ConvertResult
+from converters.targets import suited
+from toolkit.errors import BudgetError, FidelityError, ToolkitError, UsageError
+from toolkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from converters.checkpoint import Checkpoint
+    from converters.recipe import Recipe
+    from converters.targets.base import Target
+
+TRIALS = ".fit"
+# A larger file helps if it lowers the mean KL by more than this share. Two in a row that do not end a search, and so does a
+# KL that no later figure can be told from: the engines' own arithmetic differs from PyTorch's by about as much.
+HELPS = 0.05
+MOST_IN_VAIN = 2
+GOOD_ENOUGH_KL = 1e-6
+FORESEEN = 1.01  # what a bundle comes to is foreseen to a hundredth; only what is clearly too large is not made
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a search came to.
+
+    Args:
+        result: One report for each target: the published bundle, or why there is none.
+        points: Everything that was measured, targets in order, smallest first.
+        plots: Where the frontier was drawn.
+    """
+
+    result: ConvertResult
+    points: tuple[Point, ...]
+    plots: tuple[Path, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints: a conversion's object with `frontier` and `plots`."""
+        return {
+            **self.result.as_dict(),
+            "frontier": [point.as_dict() for point in self.points],
+            "plots": [str(path) for path in self.plots],
+        }
+
+
+def fit(
+    request: ConvertRequest,
+    limit_bytes: int,
+    recipes: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    *,
+    parts: Parts | None = None,
+) -> FitResult:
+    """Find, for each target, the most faithful bundle of at most `limit_bytes`, and publish it.
+
+    Args:
+        request: As for `convert`; its recipes are not looked at.
+        limit_bytes: What all files of a bundle may come to.
+        recipes: What may be tried; None: everything the project knows, and mixes made to measure.
+
+    Raises:
+        UsageError: The request is wrong: it leaves measuring out, or the size is not positive.
+        ToolkitError: The source cannot be read, or OUT cannot be written to.
+    """
+    progress, parts = progress or Silent(), parts or default_parts()
+    request.check()
+    _check(request, limit_bytes)
+    out = OutputFolder(request.out)
+    try:
+        with explained(f"write bundles into {request.out}", request.out):
+            out.prepare()
+        checkpoint = read_source(request, parts, progress)
+        parts = replace(parts, read_checkpoint=lambda *asked: checkpoint)
+        with out.building(f"{checkpoint.name}-fit", on_wait=lambda: progress.note("waiting: another search is writing here")):
+            search = _Search(request, limit_bytes, recipes, progress, parts, out, checkpoint)
+            return search.run()
+    finally:
+        out.tidy()
+
+
+def _check(request: ConvertRequest, limit_bytes: int) -> None:
+    if not request.verify:
+        raise UsageError("--fit cannot be used with --no-verify", why="it chooses by what was measured", fix="leave --no-verify out")
+    if limit_bytes <= 0:
+        raise UsageError(f"--fit {limit_bytes} is no size", why="a bundle has more than 0 bytes", fix="use --fit 160MB")
+
+
+@dataclass
+class _Search:
+    request: ConvertRequest
+    limit_bytes: int
+    recipes: Sequence[str] | None
+    progress: Progress
+    parts: Parts
+    out: OutputFolder
+    checkpoint: Checkpoint
+
+    @property
+    def trials(self) -> Path:
+        return self.out.path / TRIALS / self.checkpoint.name
+
+    def run(self) -> FitResult:
+        if not self.request.resume:
+            shutil.rmtree(self.trials, ignore_errors=True)
+        points: list[Point] = []
+        reports = []
+        for name in self.request.targets:
+            found: list[Point] = []
+            try:
+                found = marked(self._points(name))
+                reports.append(self._publish(name, found))
+            except ToolkitError as error:
+                self.progress.note(error.what)
+                reports.append(BundleReport.failed(self.checkpoint.name, name, "fit", error))
+            points += [_published(point, reports[-1]) for point in found]
+        plots = self._plot(points)
+        shutil.rmtree(self.trials, ignore_errors=True)
+        for folder in (self.trials.parent,):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        return FitResult(ConvertResult(tuple(reports)), tuple(points), tuple(plots))
+
+    def _points(self, name: str) -> list[Point]:
+        """Candidates of one target, smallest first, until they no longer fit or no longer help."""
+        target = suited(self.parts.load_target(name), self.checkpoint.spec.model_type)
+        options = options_of(self.request, self.checkpoint)
+        asked = project_recipes(name) if self.recipes is None else [load_recipe(each) for each in self.recipes]
+        waiting = candidates(target, self.checkpoint, asked, options)
+        points: list[Point] = []
+        n_in_vain, rest_bytes = 0, None
+        while waiting:
+            candidate = waiting.pop(0)
+            if points and candidate.weight_bytes + (rest_bytes or 0) > self.limit_bytes * FORESEEN:
+                self.progress.note(f"{name}: {candidate.recipe.name} and {len(waiting)} larger ones do not fit")
+                break
+            point = self._tried(target, candidate)
+            points.append(point)
+            if point.report.bytes is None:
+                continue
+            if rest_bytes is None:
+                rest_bytes = point.report.bytes - candidate.weight_bytes
+                made = self._made(target, self.limit_bytes - rest_bytes, [candidate, *waiting])
+                waiting = sorted([*waiting, *made], key=lambda each: each.weight_bytes)
+            n_in_vain = 0 if _helped(points) else n_in_vain + 1
+            if n_in_vain >= MOST_IN_VAIN or _is_good_enough(points):
+                self.progress.note(f"{name}: larger files cannot help")
+                break
+        return points
+
+    def _made(self, target: Target, weight_bytes: int, known: Sequence[Candidate]) -> list[Candidate]:
+        if self.recipes is not None:
+            return []
+        return made_to_measure(target, self.checkpoint, options_of(self.request, self.checkpoint), weight_bytes, known)
+
+    def _tried(self, target: Target, candidate: Candidate) -> Point:
+        recipe: Recipe = candidate.recipe
+        asked = replace(
+            self.request, targets=(target.name,), recipes=(recipe.name,), out=self.trials, max_kl=None, force=False, resume=True
+        )
+        self.progress.note(f"{target.name}: trying {recipe.name}, about {format_bytes(candidate.weight_bytes)} of weights")
+        try:
+            report = convert(asked, self.progress, parts=self.parts, recipes=[recipe]).bundles[0]
+        except ToolkitError as error:
+            report = BundleReport.failed(self.checkpoint.name, target.name, recipe.name, error)
+        return Point(report, fits=report.bytes is not None and report.error is None and report.bytes <= self.limit_bytes)
+
+    def _publish(self, target: str, points: Sequence[Point]) -> BundleReport:
+        best = chosen(points)
+        if best is None:
+            raise self._nothing_fits(target, points)
+        report = best.report
+        if self.request.max_kl is not None and (best.kl_mean or 0.0) > self.request.max_kl:
+            raise FidelityError(
+                f"no {target} bundle of {format_bytes(self.limit_bytes)} is as faithful as --max-kl {self.request.max_kl:g} asks",
+                why=f"the best is {report.recipe}: mean KL {best.kl_mean:.4f} at {format_bytes(report.bytes or 0)}",
+                fix="allow a larger file with --fit, or a larger --max-kl",
+            )
+        assert report.path is not None
+        with self.out.building(report.name) as folder:
+            os.rmdir(folder)
+            os.rename(report.path, folder)
+            place = self.out.publish(folder, report.name, force=self.request.force)
+        return replace(report, path=place)
+
+    def _nothing_fits(self, target: str, points: Sequence[Point]) -> ToolkitError:
+        sizes = [point.report for point in points if point.report.bytes is not None and point.report.error is None]
+        if not sizes:
+            errors = [point.report.error for point in points if point.report.error is not None]
+            return errors[0]
+        least = min(sizes, key=lambda report: report.bytes or 0)
+        megabytes = -(-(least.bytes or 0) // 10**6)
+        return BudgetError(
+            f"no {target} bundle of {self.checkpoint.name} fits {format_bytes(self.limit_bytes)}",
+            why=f"the smallest is {least.recipe} with {format_bytes(least.bytes or 0)}",
+            fix=f"use --fit {megabytes}MB, or a smaller model",
+        )
+
+    def _plot(self, points: Sequence[Point]) -> list[Path]:
+        with explained(f"draw the frontier into {self.out.path}", self.out.path):
+            return plot(points, self.checkpoint.name, self.limit_bytes, self.out.path / f"{self.checkpoint.name}-fit")
+
+
+def _published(point: Point, report: BundleReport) -> Point:
+    return replace(point, report=report) if point.is_chosen and report.error is None else replace(point, is_chosen=False)
+
+
+def _figures(points: Sequence[Point]) -> list[float]:
+    return [point.kl_mean for point in points if point.kl_mean is not None and point.fits]
+
+
+def _helped(points: Sequence[Point]) -> bool:
+    """Whether the last point is clearly better than all before it."""
+    *before, last = _figures(points) or [0.0]
+    return points[-1].fits and (not before or last < min(before) * (1 - HELPS))
+
+
+def _is_good_enough(points: Sequence[Point]) -> bool:
+    return min(_figures(points), default=1.0) <= GOOD_ENOUGH_KL
