@@ -11,10 +11,9 @@ from typing import Any
 
 import toolkit.errors
 from toolkit.errors import EngineError, ToolkitError
-from toolkit.free_memory import ROOT, free_memory, group_folders, read_counter, read_lines, total_memory_bytes
-from toolkit.units import format_bytes
+from toolkit.free_memory import ROOT, group_folders, read_counter, read_lines
 
-_LEAST_FREE_SHARE = 0.03
+_MOST_PRINTED = 300
 
 
 class CrashCause(StrEnum):
@@ -59,13 +58,15 @@ def read_oom_counters(root: Path = ROOT) -> OomCounters:
     return OomCounters(read_counter(root / "proc/vmstat", "oom_kill"), sum(kills) if kills else None)
 
 
-def explain_exit(code: int, before: OomCounters, after: OomCounters) -> tuple[CrashCause, str]:
+def explain_exit(code: int, before: OomCounters, after: OomCounters, *, shortage: str | None = None) -> tuple[CrashCause, str]:
     """The cause and a sentence for an exit code as `subprocess` gives it (negative: a signal).
 
     Args:
         code: Of the process.
         before: The counters when it started.
         after: The counters now.
+        shortage: What was short while it lived. Killers outside of the kernel (systemd-oomd, lmkd) leave no counter; they act
+            when next to nothing is free.
     """
     if code >= 0:
         return CrashCause.EXIT, f"it ended by itself with exit code {code}"
@@ -79,21 +80,13 @@ def explain_exit(code: int, before: OomCounters, after: OomCounters) -> tuple[Cr
         return CrashCause.MEMORY, "the kernel killed it because memory was full"
     if after.system is None and after.groups is None:
         return CrashCause.MEMORY, "it got SIGKILL, which here is what running out of memory looks like"
-    if (short := _memory_is_short()) is not None:
-        return CrashCause.MEMORY, f"it got SIGKILL while {short}"
+    if shortage is not None:
+        return CrashCause.MEMORY, f"it got SIGKILL while {shortage}"
     return CrashCause.KILLED, "somebody sent it SIGKILL; memory was not short"
 
 
 def _has_risen(before: int | None, after: int | None) -> bool:
     return after is not None and after > (before or 0)
-
-
-def _memory_is_short() -> str | None:
-    """Killers outside of the kernel (systemd-oomd, lmkd) leave no counter; they act when next to nothing is free."""
-    free, total = free_memory(), total_memory_bytes()
-    if free is None or total is None or free.bytes > _LEAST_FREE_SHARE * total:
-        return None
-    return f"{free.limited_by} was down to {format_bytes(free.bytes)}"
 
 
 def _signal_name(number: int) -> str:
@@ -129,6 +122,21 @@ FIXES = {
     CrashCause.START: "close other programs and try again; an accelerator that does not answer is avoided with another --backend",
     CrashCause.GARBAGE: "check the file: toolkit verify BUNDLE",
 }
+
+
+def crashed(what: str, cause: CrashCause, why: str, *, last_event: str, printed: bytes) -> EngineCrashed:
+    """The error for an engine's process that has ended.
+
+    Args:
+        what: The bundle's name.
+        cause: What ended it.
+        why: The same in a sentence.
+        last_event: What it was doing.
+        printed: The end of what its native code wrote to stderr.
+    """
+    said = b" | ".join(line.strip() for line in printed.splitlines() if line.strip())[-_MOST_PRINTED:].decode("utf-8", errors="replace")
+    told = f"; it was {last_event}" + (f"; it printed: {said}" if said else "")
+    return EngineCrashed(f"the engine of {what} crashed", why=why + told, fix=FIXES[cause], cause=cause, last_event=last_event)
 
 
 def raised(error: Any, what: str) -> ToolkitError:

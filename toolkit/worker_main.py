@@ -20,11 +20,12 @@ from typing import Any
 from toolkit.backends.base import StreamEnd
 from toolkit.errors import ToolkitError
 from toolkit.metrics import measure_peak_rss_bytes, measure_rss_bytes
-from toolkit.worker_frames import FrameReader, pack_frame
+from toolkit.worker_frames import FrameError, FrameReader, pack_frame
 from toolkit.worker_values import decode, encode
 
 BEAT_S = 1.0
 _MOST_LOG_CHARACTERS = 10_000
+_PARTS = "ask for it in parts"
 _AT_ONCE = "cancel"  # may not wait behind a call that runs
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 _OOM_SCORE = 500  # of -1000 to 1000: when memory runs out the kernel takes this process and leaves the app alone
@@ -83,9 +84,17 @@ class Worker:
         except BaseException as error:
             answer = {"error": {"kind": type(error).__name__, "what": "", "why": f"{type(error).__name__}: {error}"[:2000], "fix": ""}}
         if number is not None:
-            self._send({"reply": number, **answer})
+            self._reply(number, answer)
         if message["method"] != _AT_ONCE:
             self._count(-1)
+
+    def _reply(self, number: int, answer: dict[str, Any]) -> None:
+        try:
+            self._send({"reply": number, **answer})
+        except FrameError as error:  # nothing of it was sent: the host can be told instead
+            self._send(
+                {"reply": number, "error": {"kind": "EngineError", "what": "the result is too long", "why": str(error), "fix": _PARTS}}
+            )
 
     def _call(self, message: dict[str, Any]) -> Any:
         target = self._objects.get(message["object"])

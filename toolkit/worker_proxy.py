@@ -8,7 +8,8 @@ from typing import Any
 from toolkit.backends.base import Backend, Counts, Message, NativeEngine, Sampling, Sink
 from toolkit.bundle import Bundle
 from toolkit.errors import EngineError
-from toolkit.worker import Stream, Worker
+from toolkit.worker import Worker
+from toolkit.worker_calls import Stream
 from toolkit.worker_values import Handle
 from toolkit.worker_watch import WorkerLimits
 
@@ -73,15 +74,21 @@ class RemoteEngine(RemoteObject):
         return self._worker
 
     def tokenize(self, text: str) -> list[int]:
-        ids: list[int] = self._worker.call(self._handle.number, "tokenize", text)
+        ids = self._worker.call(self._handle.number, "tokenize", text)
+        if not isinstance(ids, list) or not all(isinstance(token_id, int) for token_id in ids):
+            raise _nonsense("token ids")
         return ids
 
     def render(self, messages: Sequence[Message]) -> str:
-        rendered: str = self._worker.call(self._handle.number, "render", list(messages), doing="rendering the chat template")
+        rendered = self._worker.call(self._handle.number, "render", list(messages), doing="rendering the chat template")
+        if not isinstance(rendered, str):
+            raise _nonsense("a rendered conversation")
         return rendered
 
     def session(self, sampling: Sampling, *, max_tokens: int, **options: Any) -> RemoteSession:
         handle = self._worker.call(self._handle.number, "session", sampling, max_tokens=max_tokens, doing="opening a session", **options)
+        if not isinstance(handle, Handle):
+            raise _nonsense("a session")
         return RemoteSession(self._worker, handle)
 
     def close(self) -> None:
@@ -110,7 +117,12 @@ class IsolatedBackend:
         except BaseException:
             worker.close()
             raise
-        if not isinstance(handle, Handle):
+        if not isinstance(handle, Handle) or not isinstance(handle.values.get("n_start_tokens"), int):
             worker.close()
-            raise EngineError(f"the engine of {bundle.name} did not open", why="its process returned no engine", fix="report it")
+            raise _nonsense("an engine")
         return RemoteEngine(worker, handle)
+
+
+def _nonsense(wanted: str) -> EngineError:
+    """A message that is one, but of the wrong kind: the memory of that process is damaged, or its engine breaks the contract."""
+    return EngineError(f"the engine's process did not return {wanted}", why="what it sent is something else", fix="toolkit verify BUNDLE")

@@ -1,9 +1,14 @@
-"""Tells an engine's process that works from one that hangs."""
+"""Tells an engine's process that works from one that hangs, and remembers how much memory was left to it."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+
+from toolkit.free_memory import free_memory, total_memory_bytes
+from toolkit.units import format_bytes
+
+_LEAST_FREE_SHARE = 0.03
 
 
 @dataclass(frozen=True)
@@ -59,3 +64,27 @@ class Watch:
         if now - self._result_at > limits.result_s:
             return f"no result for {limits.result_s:g} s"
         return None
+
+
+class MemoryWatch:
+    """Whether memory ran short while a process lived: by the time it is found dead, what it held is free again."""
+
+    _EVERY_S = 0.25
+    _COUNTS_FOR_S = 3.0  # a shortage before that passed without a death
+
+    def __init__(self) -> None:
+        self._looked_at = float("-inf")
+        self._short_at, self._shortage = float("-inf"), ""
+
+    def look(self, now: float) -> None:
+        """Read what is free, if the last look was long enough ago."""
+        if now - self._looked_at < self._EVERY_S:
+            return
+        self._looked_at = now
+        free, total = free_memory(), total_memory_bytes()
+        if free is not None and total is not None and free.bytes <= _LEAST_FREE_SHARE * total:
+            self._short_at, self._shortage = now, f"{free.limited_by} was down to {format_bytes(free.bytes)}"
+
+    def shortage(self, now: float) -> str | None:
+        """What was short when it was last looked at, if that was just now."""
+        return self._shortage if now - self._short_at <= self._COUNTS_FOR_S else None

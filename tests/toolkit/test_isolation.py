@@ -129,7 +129,7 @@ def test_a_process_that_dies_again_and_again_is_not_started_for_ever(engine: Eng
 @pytest.fixture
 def memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL reads as the kernel's, which counts its kills."""
-    monkeypatch.setattr("toolkit.worker.explain_exit", lambda code, before, after: (CrashCause.MEMORY, "the kernel killed it"))
+    monkeypatch.setattr("toolkit.worker.explain_exit", lambda *_, **__: (CrashCause.MEMORY, "the kernel killed it"))
 
 
 def test_killed_for_memory_it_starts_once_more_on_a_smaller_plan(chat_bundle: Path, memory_is_short: None) -> None:

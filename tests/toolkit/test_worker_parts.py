@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.toolkit.machine_root import V1_MOUNTS, V2_MOUNT, machine_root, own_groups
 from toolkit.backends.base import Counts, Message, Sampling, StreamEnd
+from toolkit.free_memory import FreeMemory
 from toolkit.worker_death import CrashCause, OomCounters, explain_exit, raised, read_oom_counters
 from toolkit.worker_frames import MAX_FRAME_BYTES, FrameError, FrameReader, pack_frame
 from toolkit.worker_values import Handle, TransferError, decode, encode
-from toolkit.worker_watch import Watch, WorkerLimits
+from toolkit.worker_watch import MemoryWatch, Watch, WorkerLimits
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=4), max_leaves=8)
 
@@ -128,6 +129,26 @@ CALM = OomCounters(5, 2)
 )
 def test_a_death_is_explained_by_exit_code_and_the_kernels_counters(code: int, after: OomCounters, cause: CrashCause) -> None:
     assert explain_exit(code, CALM, after)[0] is cause
+
+
+def test_a_kill_while_memory_was_short_is_memorys_though_nobody_counted_it() -> None:
+    cause, why = explain_exit(-signal.SIGKILL, CALM, CALM, shortage="free memory was down to 9 MiB")
+    assert cause is CrashCause.MEMORY and "down to 9 MiB" in why
+    assert explain_exit(-signal.SIGTERM, CALM, CALM, shortage="free memory was down to 9 MiB")[0] is CrashCause.KILLED
+
+
+def test_a_shortage_is_remembered_for_as_long_as_it_may_have_been_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"bytes": 20}
+    monkeypatch.setattr("toolkit.worker_watch.free_memory", lambda: FreeMemory(free["bytes"], "free memory"))
+    monkeypatch.setattr("toolkit.worker_watch.total_memory_bytes", lambda: 1000)
+    watch = MemoryWatch()
+    watch.look(0.0)
+    free["bytes"] = 900  # the process is dead, and what it held is free again
+    watch.look(0.5)
+    assert watch.shortage(1.0) == "free memory was down to 20 B"
+    assert watch.shortage(4.0) is None
+    watch.look(5.0)
+    assert watch.shortage(5.0) is None
 
 
 def test_kills_are_counted_in_both_versions_of_control_groups(tmp_path: Path) -> None:
