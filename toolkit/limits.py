@@ -23,11 +23,17 @@ def usable_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_threads(threads: int) -> None:
-    """Raises UsageError unless 1 <= threads <= the machine's CPUs: more than that is many times slower, not faster."""
-    n_cpus = os.cpu_count() or 1
-    if not 1 <= threads <= n_cpus:
-        raise UsageError(f"{threads} threads cannot be used", why=f"this machine has {n_cpus} CPUs", fix=f"use --threads 1 to {n_cpus}")
+def check_threads(threads: int, *, most: int | None = None, where: str = "this machine") -> None:
+    """Raises UsageError unless 1 <= threads <= `most`, the CPUs of `where`: more than that is many times slower, not faster."""
+    most = most or os.cpu_count() or 1
+    if not 1 <= threads <= most:
+        raise UsageError(f"{threads} threads cannot be used", why=f"{where} has {most} CPUs", fix=f"use --threads 1 to {most}")
+
+
+def check_expected_tokens(expected_tokens: int) -> None:
+    """Raises UsageError unless a job has at least one token."""
+    if expected_tokens < 1:
+        raise UsageError(f"a job of {expected_tokens} tokens is no job", why="prompt and answer have 1 or more", fix="use --tokens 512")
 
 
 def check_context_length(context_length: int, *, most: int) -> None:

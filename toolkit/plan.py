@@ -12,7 +12,7 @@ from toolkit.bundle import Bundle
 from toolkit.device.profile import Device
 from toolkit.engine_memory import engine_memory
 from toolkit.errors import BackendUnavailableError, BudgetError, ToolkitError, UsageError
-from toolkit.limits import check_context_length
+from toolkit.limits import check_context_length, check_expected_tokens, check_threads
 from toolkit.memory import MemoryEstimate, estimate_memory, prefill_chunk
 from toolkit.plan_refusal import BUDGET, Limit, refusal, unrunnable
 from toolkit.target_support import why_not
@@ -130,8 +130,12 @@ def make_plan(
     Raises:
         BudgetError: None fits; the fix holds settings that would.
         BackendUnavailableError: No backend runs any of them on this device; the fix names targets that would.
-        UsageError: The context is out of range, or the backend does not run a bundle's target.
+        UsageError: The context, the threads or the expected tokens are out of range, or the backend does not run a bundle's target.
     """
+    if threads is not None:
+        check_threads(threads, most=device.cores.n_logical, where=device.name)
+    if expected_tokens is not None:
+        check_expected_tokens(expected_tokens)
     chosen = [bundles] if isinstance(bundles, Bundle) else list(bundles)
     work = _Work(device, budget or Budget(), context_length, expected_tokens, threads, backend, is_first_start, resident_bytes)
     rejected: list[tuple[str, str]] = []
@@ -153,7 +157,7 @@ def make_plan(
     if not refused:
         raise unrunnable(chosen, device, rejected)
     plan, limit = min(refused, key=lambda pair: pair[0].estimate.peak_rss_bytes)
-    why_refused = refusal(plan, limit, lambda length: _estimate(plan, work, length))
+    why_refused = refusal(plan, limit, _limits(work), lambda length: _estimate(plan, work, length))
     raise PlanRefused(replace(plan, rejected=tuple(rejected)), why_refused)
 
 
@@ -182,11 +186,18 @@ def _backend_name(bundle: Bundle, work: _Work) -> str:
         raise UsageError(
             f"the backend {work.backend} cannot run {bundle.name}",
             why=f"it is a {target} bundle; {work.backend} runs {', '.join(load_backend(work.backend).targets)}",
-            fix="leave --backend out",
+            fix=_other_backend(target, work.backend),
         )
     if (why := why_not(target, work.device)) is not None:
         raise BackendUnavailableError(why, fix="use a bundle for another target")
     return work.backend or backend_for(target)
+
+
+def _other_backend(target: str, asked: str) -> str:
+    try:
+        return f"leave --backend out: {backend_for(target)} is taken then"
+    except BackendUnavailableError:
+        return f"convert the model for it: convert SOURCE --to {load_backend(asked).targets[0]}"
 
 
 def _plan(bundle: Bundle, backend: str, work: _Work) -> tuple[Plan, Limit]:
@@ -244,7 +255,7 @@ def _is_first_start(bundle: Bundle, backend: str, work: _Work) -> bool:
 def _limits(work: _Work) -> list[Limit]:
     device, limits = work.device, list[Limit]()
     if (budget := work.budget.max_resident_bytes) is not None:
-        limits.append(Limit(max(0, budget - work.resident_bytes), BUDGET))
+        limits.append(Limit(max(0, budget - work.resident_bytes), BUDGET, held_bytes=work.resident_bytes))
     if device.free_memory is not None:
         limits.append(Limit(device.free_memory.bytes, device.free_memory.limited_by))
     if device.free_address_space is not None:

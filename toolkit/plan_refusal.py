@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SMALL_RECIPE, _SMALL_BITS = "int4-g32", 4.5
 _LEAST_CONTEXT = 64
+_SPARE_BYTES = 4 * 2**20
 BUDGET = "the budget"
 _PART_NAMES = {
     "weights_bytes": "weights",
@@ -31,11 +32,12 @@ _PART_NAMES = {
 
 @dataclass(frozen=True)
 class Limit:
-    """Memory that may be taken, and what says so."""
+    """Memory that may be taken, and what says so; `held_bytes` of it are taken already and not in `bytes`."""
 
     bytes: int
     limited_by: str
     is_address_space: bool = False
+    held_bytes: int = 0
 
     def taken_by(self, estimate: MemoryEstimate) -> int:
         """What of an estimate this limit counts."""
@@ -46,12 +48,13 @@ class Limit:
         return self.taken_by(estimate) <= self.bytes
 
 
-def refusal(plan: Plan, limit: Limit, estimate: Callable[[int], MemoryEstimate]) -> BudgetError:
+def refusal(plan: Plan, limit: Limit, limits: Sequence[Limit], estimate: Callable[[int], MemoryEstimate]) -> BudgetError:
     """The error for a plan that does not fit.
 
     Args:
         plan: What was wanted.
         limit: The one it breaks most.
+        limits: All there are: a fix has to keep every one of them, or the next run is refused by another.
         estimate: Memory at another context length.
     """
     needed = plan.estimate
@@ -65,27 +68,37 @@ def refusal(plan: Plan, limit: Limit, estimate: Callable[[int], MemoryEstimate])
     return BudgetError(
         f"{plan.bundle.name} does not fit {where} at {plan.context_length} tokens",
         why=f"it {needs}; {limit.limited_by} leaves {format_bytes(limit.bytes)}",
-        fix=", or ".join(_fixes(plan, limit, estimate)),
+        fix=", or ".join(_fixes(plan, limit, limits, estimate)),
     )
 
 
-def _fixes(plan: Plan, limit: Limit, estimate: Callable[[int], MemoryEstimate]) -> list[str]:
+def _fixes(plan: Plan, limit: Limit, limits: Sequence[Limit], estimate: Callable[[int], MemoryEstimate]) -> list[str]:
     fixes = []
     for length in range((plan.context_length - 1) // _LEAST_CONTEXT * _LEAST_CONTEXT, 0, -_LEAST_CONTEXT):
-        if limit.holds(smaller := estimate(length)):
+        smaller = estimate(length)
+        if all(other.holds(smaller) for other in limits):
             fixes.append(f"use --context {length} ({format_bytes(limit.taken_by(smaller))})")
             break
+    broken = [other for other in limits if not other.holds(plan.estimate)]
     bits = plan.bundle.manifest.bits_per_weight
-    if bits > 1.1 * _SMALL_BITS and not limit.is_address_space:
+    if bits > 1.1 * _SMALL_BITS and not any(other.is_address_space for other in broken):
         recoded = _recoded(plan.estimate, _SMALL_BITS / bits)
-        if limit.holds(recoded):
+        if all(other.holds(recoded) for other in broken):
             fixes.append(f"convert with --recipe {_SMALL_RECIPE} (about {format_bytes(recoded.peak_rss_bytes)})")
-    missing = limit.taken_by(plan.estimate) - limit.bytes
-    if limit.limited_by == BUDGET:
-        fixes.append(f"allow --max-memory {-(-limit.taken_by(plan.estimate) // 2**20)}MiB")
+    to_free = max((other.taken_by(plan.estimate) - other.bytes for other in broken if other.limited_by != BUDGET), default=0)
+    budget = next((other for other in broken if other.limited_by == BUDGET), None)
+    if budget is not None and not to_free:
+        fixes.append(f"allow --max-memory {_allowance(budget, plan.estimate)}MiB")
     elif not fixes:
-        fixes.append(f"free {format_bytes(missing)}, or use a smaller model")
+        also = "" if budget is None else f" and allow --max-memory {_allowance(budget, plan.estimate)}MiB"
+        fixes.append(f"free {format_bytes(to_free)}{also}, or use a smaller model")
     return [*fixes, "try it all the same with --force"]
+
+
+def _allowance(budget: Limit, estimate: MemoryEstimate) -> int:
+    """MiB of a budget that would do. A process that holds something by itself holds a little more or less the next time."""
+    spare = _SPARE_BYTES if budget.held_bytes else 0
+    return -(-(budget.taken_by(estimate) + budget.held_bytes + spare) // 2**20)
 
 
 def _recoded(estimate: MemoryEstimate, share: float) -> MemoryEstimate:

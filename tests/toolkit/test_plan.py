@@ -161,3 +161,52 @@ def test_what_cannot_be_planned_is_refused() -> None:
         make_plan(bundle(), PHONE, context_length=4097)
     with pytest.raises(UsageError, match="cannot run"):
         make_plan(bundle(target="mlx"), PHONE, backend="litert")
+
+
+@pytest.mark.parametrize(("options", "named"), [({"threads": -3}, "threads"), ({"threads": 0}, "threads"), ({"threads": 9}, "8 CPUs")])
+def test_threads_the_device_has_not_are_refused(options: dict[str, int], named: str) -> None:
+    with pytest.raises(UsageError, match="threads") as caught:
+        make_plan(bundle(), PHONE, **options)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("expected_tokens", [-5, 0])
+def test_a_job_of_no_tokens_is_refused(expected_tokens: int) -> None:
+    with pytest.raises(UsageError, match="no job"):
+        make_plan(bundle(), PHONE, expected_tokens=expected_tokens)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    context_length=st.integers(64, 4096),
+    free=st.integers(MIB, 900 * MIB),
+    budget=st.integers(MIB, 900 * MIB),
+    held=st.sampled_from([0, 30 * MIB]),
+)
+def test_no_fix_leads_to_the_next_refusal(context_length: int, free: int, budget: int, held: int) -> None:
+    """With two limits at once; the twin before it looked at one of them only."""
+
+    def planned(**changes: Any) -> Any:
+        asked = {"context_length": context_length, "resident_bytes": held, **changes}
+        limits = Budget(memory=asked.pop("memory", budget))
+        return make_plan(bundle(), with_free(asked.pop("free", free)), limits, **asked)
+
+    try:
+        planned()
+    except PlanRefused as refused:
+        for fix in refused.fix.split(", or "):
+            numbers = fix.split()
+            if fix.startswith("use --context"):
+                assert planned(context_length=int(numbers[2])).fits
+            elif fix.startswith("allow --max-memory"):
+                assert planned(memory=numbers[2]).fits
+            elif fix.startswith("free "):
+                more = free + int(1.01 * float(numbers[1]) * {"B": 1, "KiB": 2**10, "MiB": MIB}[numbers[2].rstrip(",")])
+                also = {"memory": numbers[6].rstrip(",")} if "--max-memory" in fix else {}
+                assert planned(free=more, **also).fits
+
+
+def test_another_backend_is_only_named_where_there_is_one() -> None:
+    with pytest.raises(UsageError, match="cannot run") as caught:
+        make_plan(bundle(target="coreml"), PHONE, backend="litert")
+    assert "--to litert" in caught.value.fix and "leave --backend out" not in caught.value.fix

@@ -82,7 +82,16 @@ def test_a_core_without_lse_gets_another_targets_bundle(bundle: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--ram", "2GB"], 2), (["--context", "0"], 2), (["--context", "9999"], 2), (["--cores", "0"], 2), (["--device", "none.toml"], 4)],
+    [
+        (["--ram", "2GB"], 2),
+        (["--context", "0"], 2),
+        (["--context", "9999"], 2),
+        (["--cores", "0"], 2),
+        (["--threads", "0"], 2),
+        (["--threads", "-3"], 2),
+        (["--tokens", "-5"], 2),
+        (["--device", "none.toml"], 4),
+    ],
 )
 def test_what_cannot_be_right_is_refused(bundle: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(bundle), *arguments]) == code
