@@ -7,15 +7,15 @@ import threading
 import weakref
 from collections.abc import Iterable
 
-from toolkit.backends import load_backend
+from toolkit.backends import backend_for, load_backend
 from toolkit.backends.base import Message, NativeEngine, Sampling
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.device.profile import Device, probe_device
 from toolkit.errors import BudgetError, EngineError, UsageError
-from toolkit.limits import check_messages, check_sampling, check_threads, drawn_seed
+from toolkit.limits import check_messages, check_sampling, drawn_seed
 from toolkit.loader import Loader, LoadSettings
-from toolkit.plan import Plan, make_plan, round_context
+from toolkit.plan import Plan, round_context
 from toolkit.session import Session
 from toolkit.worker_death import EngineCrashed
 from toolkit.worker_watch import WorkerLimits
@@ -38,6 +38,8 @@ class Engine:
         self._loader, self.budget, self._fixed_context = loader, budget, fixed_context
         self.bundle, self.backend = loader.plan.bundle, loader.plan.backend
         self.lock = threading.RLock()
+        # Of its own, because `lock` is held for as long as a load takes, and an event loop must not wait for that.
+        self._counting = threading.Lock()
         self._n_spent_tokens = 0
         self._has_answered = False
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -86,23 +88,12 @@ class Engine:
         """
         bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         budget = budget or Budget()
-        if threads is not None:
-            check_threads(threads)
-        device = device or probe_device()
-        plan = make_plan(
-            bundle,
-            device,
-            budget,
-            context_length=context_length,
-            expected_tokens=expected_tokens,
-            threads=threads,
-            backend=backend,
-            force=force,
-        )
-        settings = LoadSettings(device, budget, threads, context_length is not None, force, isolated, limits or WorkerLimits())
-        engine = cls(Loader(plan, load_backend(plan.backend), settings), budget=budget, fixed_context=context_length)
-        engine._loader.open(plan.context_length)
-        return engine
+        limits = limits or WorkerLimits()
+        settings = LoadSettings(device or probe_device(), budget, backend, threads, context_length, force, isolated, limits)
+        chosen = load_backend(backend or backend_for(bundle.manifest.target))
+        loader = Loader(bundle, chosen, settings, expected_tokens=expected_tokens)
+        loader.open(loader.plan)
+        return cls(loader, budget=budget, fixed_context=context_length)
 
     @property
     def plan(self) -> Plan:
@@ -145,19 +136,23 @@ class Engine:
 
     @property
     def native(self) -> NativeEngine:
-        """The backend's engine, loaded again if its process has ended since.
+        """The backend's engine, loaded again if its process has ended since, or the last attempt to load it failed.
 
         Raises:
             UsageError: The engine is closed.
             EngineCrashed: Its process ended too often.
+            BudgetError, EngineError: It cannot be loaded now; the next use tries again.
         """
-        if self._loader.crash is not None:
-            for session in self._sessions:
-                session.drop_cache()
-            self._loader.reopen()
-        if self._loader.native is None:
+        if self._loader.is_closed:
             raise UsageError(f"the engine of {self.bundle.name} is closed", fix="open it again: Engine.open(bundle)")
-        return self._loader.native
+        if self._loader.crash is not None:
+            self._drop_caches()
+            self._loader.reopen()
+        elif self._loader.native is None:
+            self._loader.open(self._loader.plan)
+        native = self._loader.native
+        assert native is not None
+        return native
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of `text`, nothing added."""
@@ -208,13 +203,23 @@ class Engine:
         vocab_size = self.bundle.manifest.spec.get("vocab_size")
         check_sampling(sampling, vocab_size=vocab_size if isinstance(vocab_size, int) else None)
         session = Session(self, messages, sampling, is_chat=is_chat)
-        self._sessions.add(session)
+        with self._counting:
+            self._sessions.add(session)
         return session
+
+    def _living_sessions(self) -> list[Session]:
+        """Sessions that somebody still holds; another thread may make one meanwhile."""
+        with self._counting:
+            return list(self._sessions)
+
+    def _drop_caches(self) -> None:
+        for session in self._living_sessions():
+            session.drop_cache()
 
     def close(self) -> None:
         """Cancel what runs, free all sessions' caches and the weights. May be called twice."""
         with self.lock:
-            for session in list(self._sessions):
+            for session in self._living_sessions():
                 session.close()
             self._loader.close()
 
@@ -229,6 +234,7 @@ class Engine:
 
         Raises:
             EngineError: Another session is answering, so its cache cannot be taken away.
+            BudgetError, EngineError: The larger context does not load; what was loaded before is loaded again at the next use.
         """
         held = self.context_length
         if n_tokens <= held:
@@ -236,16 +242,15 @@ class Engine:
             return False
         wanted = min(max(n_tokens, 2 * held), self.max_context_length) if self._has_answered else n_tokens
         self._has_answered = True
-        if any(session.is_answering for session in self._sessions):
+        if any(session.is_answering for session in self._living_sessions()):
             raise EngineError(
                 f"the context of {held} tokens is too small and cannot grow now",
                 why=f"{n_tokens} are needed, and another session is answering",
                 fix=f"wait for it, or open the engine with context_length={self._rounded(wanted)}",
             )
-        for session in self._sessions:
-            session.drop_cache()
-        self._loader.close()
-        self._loader.open(self._rounded(wanted))
+        self._drop_caches()
+        self._loader.unload()
+        self._loader.open(self._loader.plan_for(self._rounded(wanted)))
         return True
 
     @property
@@ -265,25 +270,31 @@ class Engine:
         """
         if self.budget.tokens is None:
             return n_tokens
-        left = self.budget.tokens - self._n_spent_tokens
+        with self._counting:
+            n_spent = self._n_spent_tokens
+        left = self.budget.tokens - n_spent
         if left < 1:
             raise BudgetError(
                 "the token budget is used up",
-                why=f"{self._n_spent_tokens} of {self.budget.tokens} tokens were generated",
+                why=f"{n_spent} of {self.budget.tokens} tokens were generated",
                 fix=f"open the engine with Budget(tokens={2 * self.budget.tokens}) or more",
             )
         return min(n_tokens, left)
 
     def spend_tokens(self, n_tokens: int) -> None:
-        """For sessions: count what was generated."""
-        with self.lock:
+        """For sessions: count what was generated. Never waits for an engine."""
+        with self._counting:
             self._n_spent_tokens += n_tokens
 
     def larger_context_hint(self, n_tokens: int) -> str:
         """The end of a fix: the context that would hold `n_tokens`, if the bundle can."""
-        if self.max_context_length < n_tokens <= self.bundle.manifest.context_length:
-            return f", or open the engine with --context {n_tokens}"
-        return ""
+        if not self.max_context_length < n_tokens <= self.bundle.manifest.context_length:
+            return ""
+        try:
+            self._loader.plan_for(n_tokens)
+        except BudgetError:  # advice that leads to the next refusal is none
+            return ""
+        return f", or open the engine with --context {n_tokens}"
 
     def _rounded(self, n_tokens: int) -> int:
         return round_context(n_tokens, self.max_context_length)

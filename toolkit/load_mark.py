@@ -2,7 +2,8 @@
 
 `<cache>/loads/KEY.json`, one file a plan: {"state": "loading" | "loaded" | "failed", "cause", "free_bytes"}. In the process of the app
 itself a load cannot be survived, so "loading" is written before it, under a lock that ends with the process: a note that says
-"loading" and that nobody holds was left by an app that died of it.
+"loading" and that nobody holds was left by an app that died while it loaded. Of what it died nobody knows: a user may have killed
+it. So a note counts for a day; a plan that is really bad costs one more death a day, and none is refused for ever.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import hashlib
 import json
 import logging
 import os
+import time
 import weakref
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 4096
 ENOUGH_MORE = 1.25  # a plan that failed for memory is tried again once a quarter more is free
 DIED = "died"
+_COUNTS_FOR_S = 24 * 3600
+_BAD = ("loading", "failed")
 
 
 @dataclass(frozen=True)
@@ -46,22 +51,25 @@ class LoadMark:
     """The note of one plan. Where the cache cannot be written or locked it does nothing."""
 
     def __init__(self, *identity: object) -> None:
-        """`identity` is what decides a plan's fate: content hash, backend, its version, context length, threads."""
+        """`identity` is what decides a plan's fate: content hash, backend, `versions`, context length, threads."""
         key = hashlib.sha256("\0".join(map(str, identity)).encode()).hexdigest()[:32]
         self._path = cache_root() / "loads" / f"{key}.json"
         self._held: IO[bytes] | None = None
 
     def past_failure(self) -> PastFailure | None:
-        """How this plan failed last; None if it never did, succeeded since, or is being loaded by a living process now."""
+        """How this plan failed last; None if it never did, succeeded since, is being loaded by a living process now, or that was
+        more than a day ago."""
         try:
             with self._path.open("r+b") as stream:
                 if not _try_lock(stream):
+                    return None
+                if abs(time.time() - os.fstat(stream.fileno()).st_mtime) > _COUNTS_FOR_S:
                     return None
                 note = json.loads(stream.read(_MAX_BYTES) or b"{}")
                 state, free = note.get("state"), note.get("free_bytes")
         except (OSError, ValueError, AttributeError, RecursionError):
             return None
-        if state not in ("loading", "failed"):
+        if state not in _BAD:
             return None
         cause = str(note.get("cause", DIED))[:40] if state == "failed" else DIED
         return PastFailure(cause, free if isinstance(free, int) else None)
@@ -114,9 +122,24 @@ class LoadMark:
             self._held.truncate()
             self._held.write(json.dumps(note).encode())
             self._held.flush()
-            os.fsync(self._held.fileno())  # the system may go down with what comes next
+            if note.get("state") in _BAD:
+                os.fsync(self._held.fileno())  # the system may go down with what comes next; good news may wait, an event loop may not
         except OSError as error:
             _LOG.debug("no note of this load: %s", error)
+
+
+def versions(backend: str) -> str:
+    """Of this package and of the engine's library: another version of either may load what this one could not."""
+    from toolkit.diagnosis import ENGINES
+
+    names = ["ondevice-toolkit", *([ENGINES[backend].distribution] if backend in ENGINES else [])]
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} unknown")
+    return ", ".join(found)
 
 
 _begun: weakref.WeakSet[LoadMark] = weakref.WeakSet()

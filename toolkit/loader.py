@@ -6,14 +6,14 @@ import logging
 import time
 import weakref
 from dataclasses import dataclass, replace
-from importlib import metadata
 
 from toolkit.backends import BACKENDS
 from toolkit.backends.base import Backend, NativeEngine
 from toolkit.budget import Budget
+from toolkit.bundle import Bundle
 from toolkit.device.profile import Device
 from toolkit.errors import BackendUnavailableError, BudgetError
-from toolkit.load_mark import LoadMark, PastFailure
+from toolkit.load_mark import DIED, LoadMark, PastFailure, versions
 from toolkit.metrics import measure_peak_rss_bytes, measure_rss_bytes
 from toolkit.plan import CONTEXT_STEP, Plan, make_plan
 from toolkit.units import format_bytes
@@ -34,8 +34,9 @@ class LoadSettings:
     Args:
         device: What memory is planned for.
         budget: Its `memory` counts.
+        backend: As asked for, or None.
         threads: As asked for, or None.
-        is_context_fixed: The context must not become smaller.
+        context_length: Fixed, so that it must not become smaller, or None.
         force: Load what does not fit, or failed before.
         isolated: In a process of its own; None: where the platform allows.
         limits: When that process counts as hanging.
@@ -43,8 +44,9 @@ class LoadSettings:
 
     device: Device
     budget: Budget
+    backend: str | None
     threads: int | None
-    is_context_fixed: bool
+    context_length: int | None
     force: bool
     isolated: bool | None
     limits: WorkerLimits
@@ -59,23 +61,27 @@ class Loader:
         load_s: How long the last load took.
         n_restarts: How often it was loaded again because its process was gone.
         is_isolated: Whether it has a process of its own.
+        is_closed: It is not to be loaded any more.
     """
 
-    def __init__(self, plan: Plan, backend: Backend, settings: LoadSettings) -> None:
-        """Nothing is loaded yet.
+    def __init__(self, bundle: Bundle, backend: Backend, settings: LoadSettings, *, expected_tokens: int | None = None) -> None:
+        """Plan it; nothing is loaded yet.
 
         Raises:
             BackendUnavailableError: A process of its own was asked for, and this platform has none.
+            BudgetError, UsageError: See `make_plan`.
         """
         self.native: NativeEngine | None = None
-        self.plan, self.load_s, self.n_restarts = plan, 0.0, 0
-        self._settings, self._bundle, self._most = settings, plan.bundle, plan.max_context_length
+        self.load_s, self.n_restarts, self.is_closed = 0.0, 0, False
+        self._bundle, self._settings = bundle, settings
         self.is_isolated = _decide_isolation(settings.isolated, backend)
+        self.plan = self._plan(settings.context_length, expected_tokens)
+        self._most = self.plan.max_context_length
         self._backend: Backend = backend
         if self.is_isolated:
             most = None if settings.force else settings.budget.max_resident_bytes
             limits = replace(settings.limits, max_resident_bytes=most)
-            self._backend = IsolatedBackend(backend, limits=limits, cpus=plan.cpus)
+            self._backend = IsolatedBackend(backend, limits=limits, cpus=self.plan.cpus)
         self._mark: LoadMark | None = None
         self._n_memory_crashes = self._n_crashes_in_a_row = 0
         self._finalizer: weakref.finalize[[], Loader] | None = None
@@ -90,20 +96,21 @@ class Loader:
         """What ended the engine's process, if something did."""
         return self.native.worker.crash if isinstance(self.native, RemoteEngine) else None
 
-    def open(self, context_length: int, *, is_again: bool = False) -> None:
-        """Load with a context; with a smaller one if this one is known to fail, or ends the process for lack of memory (once).
+    def open(self, plan: Plan, *, is_again: bool = False) -> None:
+        """Load a plan; one with a smaller context if this one is known to fail, or ends the process for lack of memory (once).
+
+        Whatever it raises, another attempt may follow: `plan` stays what was last loaded or planned.
 
         Args:
-            context_length: Tokens.
+            plan: What to load.
             is_again: This loader had it loaded before, so what it died of then was no load.
 
         Raises:
-            BudgetError: The plan does not fit, failed before and has no smaller one, or turned out larger than the budget.
+            BudgetError: The plan failed before and has no smaller one, or turned out larger than the budget.
             EngineCrashed: Loading ended the process.
             EngineError: The engine refused the files.
         """
-        plan = self.plan_for(context_length)
-        mark = LoadMark(self._bundle.content_hash, plan.backend, _version(), context_length, plan.threads)
+        mark = LoadMark(self._bundle.content_hash, plan.backend, versions(plan.backend), plan.context_length, plan.threads)
         failure = None if self._settings.force or is_again else mark.past_failure()
         if failure is not None and failure.still_counts(self._free_bytes()):
             self._open_smaller(plan, _failed_before(plan, failure))
@@ -112,9 +119,10 @@ class Loader:
             mark.begin(self._free_bytes())
         started = time.perf_counter()
         try:
-            native = self._backend.open_engine(self._bundle, context_length=context_length, threads=plan.threads)
+            native = self._backend.open_engine(self._bundle, context_length=plan.context_length, threads=plan.threads)
         except EngineCrashed as crash:
-            mark.fail(crash.cause, self._free_bytes())
+            if crash.cause is not CrashCause.KILLED:  # somebody's kill says nothing of the plan
+                mark.fail(crash.cause, self._free_bytes())
             if crash.cause is not CrashCause.MEMORY or self._n_memory_crashes:
                 raise
             self._n_memory_crashes += 1
@@ -136,16 +144,20 @@ class Loader:
         Raises:
             BudgetError: It does not fit.
         """
-        settings, held = self._settings, 0 if self.is_isolated else _held_before()
+        return self._plan(context_length, None)
+
+    def _plan(self, context_length: int | None, expected_tokens: int | None) -> Plan:
+        settings = self._settings
         return make_plan(
             self._bundle,
             settings.device,
             settings.budget,
             context_length=context_length,
+            expected_tokens=expected_tokens,
             threads=settings.threads,
-            backend=self.plan.backend,
+            backend=settings.backend,
             force=settings.force,
-            resident_bytes=held,
+            resident_bytes=0 if self.is_isolated else _held_before(),
         )
 
     def reopen(self) -> None:
@@ -162,12 +174,12 @@ class Loader:
         self._n_crashes_in_a_row += crash.cause is not CrashCause.KILLED
         if self._n_memory_crashes > 1 or self._n_crashes_in_a_row > _MOST_CRASHES_IN_A_ROW:
             raise crash
-        self.n_restarts += 1
-        self.close()
         if is_memory:
             self._open_smaller(plan, crash)
         else:
-            self.open(plan.context_length, is_again=True)
+            self.unload()
+            self.open(plan, is_again=True)
+        self.n_restarts += 1
 
     def fail(self, crash: EngineCrashed) -> None:
         """Note that the plan's first answer ended its process."""
@@ -190,7 +202,12 @@ class Loader:
         return worker.peak_rss_bytes or (measure_peak_rss_bytes(worker.pid) if worker.pid else None)
 
     def close(self) -> None:
-        """Free the weights. May be called twice."""
+        """Free the weights for good. May be called twice."""
+        self.is_closed = True
+        self.unload()
+
+    def unload(self) -> None:
+        """Free the weights; `open` loads them again."""
         native, self.native = self.native, None
         mark, self._mark = self._mark, None
         if mark is not None:
@@ -203,11 +220,12 @@ class Loader:
 
     def _open_smaller(self, plan: Plan, reason: EngineCrashed | BudgetError) -> None:
         smaller = plan.context_length // 2 // CONTEXT_STEP * CONTEXT_STEP
-        if self._settings.is_context_fixed or self._settings.force or smaller < CONTEXT_STEP:
+        if self._settings.context_length is not None or self._settings.force or smaller < CONTEXT_STEP:
             raise reason
         self._most = smaller
         _LOG.warning("%s; trying a context of %d tokens", reason.what, smaller)
-        self.open(smaller)
+        self.unload()
+        self.open(self.plan_for(smaller))
 
     def _check_size(self, plan: Plan) -> None:
         """An engine that turns out larger than the budget is closed again."""
@@ -216,7 +234,7 @@ class Loader:
         taken = measure_rss_bytes(worker.pid if worker is not None else None) or 0
         if limit is None or taken <= limit or self._settings.force:
             return
-        self.close()
+        self.unload()
         raise BudgetError(
             f"{self._bundle.name} does not fit the memory budget",
             why=f"loaded with {plan.context_length} tokens of context it takes {format_bytes(taken)}; the budget is {format_bytes(limit)}",
@@ -249,16 +267,9 @@ def _held_before() -> int:
 
 
 def _failed_before(plan: Plan, failure: PastFailure) -> BudgetError:
-    how = "the app ended while it was loading" if failure.cause == "died" else f"it ended its engine's process ({failure.cause})"
+    how = "the app ended while it was loading" if failure.cause == DIED else f"it ended its engine's process ({failure.cause})"
     return BudgetError(
         f"{plan.bundle.name} is not loaded again at {plan.context_length} tokens",
         why=f"last time {how}; the bundle, the engine and the memory that is free are the same",
-        fix="use a smaller --context or a smaller model, free memory, or try it all the same with --force",
+        fix="use a smaller --context or a smaller model, free memory, or try it all the same with --force (by itself it is tried in a day)",
     )
-
-
-def _version() -> str:
-    try:
-        return metadata.version("ondevice-toolkit")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolkit.answer import Answer
+    from toolkit.engine import Engine
 
 _PROC = Path("/proc")
 
@@ -50,6 +54,27 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """The `metrics` object of `--json`."""
         return asdict(self)
+
+
+def metrics_of(engine: Engine, answer: Answer) -> Metrics:
+    """What an answer that has ended cost."""
+    figures = answer.figures
+    return Metrics(
+        ttft_s=answer.ttft_s,
+        total_s=answer.total_s,
+        prefill_tokens_per_s=figures.prefill_tokens_per_s,
+        decode_tokens_per_s=figures.decode_tokens_per_s,
+        n_prompt_tokens=figures.n_prompt_tokens,
+        n_generated_tokens=figures.n_generated_tokens,
+        load_s=engine.load_s,
+        peak_rss_bytes=engine.peak_rss_bytes(),
+        context_length=engine.context_length,
+        threads=engine.threads,
+        backend=engine.backend,
+        is_isolated=engine.is_isolated,
+        is_forced=engine.plan.is_forced,
+        n_restarts=engine.n_restarts,
+    )
 
 
 def measure_peak_rss_bytes(pid: int | None = None) -> int | None:

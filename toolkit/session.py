@@ -13,15 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from toolkit.answer import Answer, FinishReason, Piece
-from toolkit.backends.base import Message, NativeSession, Sampling, Sink, StreamEvent
+from toolkit.backends.base import Message, Sampling, Sink, StreamEvent
 from toolkit.errors import EngineError, UsageError
 from toolkit.limits import check_max_tokens, check_stops, check_text
-from toolkit.metrics import Metrics
+from toolkit.metrics import Metrics, metrics_of
+from toolkit.session_cache import Cache
 
 if TYPE_CHECKING:
     from toolkit.engine import Engine
-
-_LONGEST_STOP = 64  # characters of a stop token's text
 
 __all__ = ["FinishReason", "Message", "Piece", "Session"]
 
@@ -33,15 +32,11 @@ class _Request:
     stops: tuple[str, ...]
 
 
-@dataclass
-class _Cache:
-    """A KV cache and what is in it: the text, and after it perhaps a stop token that the text does not show."""
+@dataclass(eq=False)
+class _Start:
+    """An answer that is being begun, which may take as long as loading the engine; `cancel` reaches it here."""
 
-    native: NativeSession
-    max_tokens: int
-    text: str = ""
-    n_tokens: int = 0
-    has_stop_token: bool = False
+    is_cancelled: bool = False
 
 
 class Session:
@@ -59,8 +54,9 @@ class Session:
     def __init__(self, engine: Engine, messages: tuple[Message, ...], sampling: Sampling, *, is_chat: bool) -> None:
         self._engine, self._is_chat = engine, is_chat
         self._messages = list(messages)
-        self._cache: _Cache | None = None
+        self._cache: Cache | None = None
         self._active: Answer | None = None
+        self._starts: list[_Start] = []
         self._timer: threading.Timer | None = None
         self._is_closed = False
         self.sampling = sampling
@@ -101,17 +97,21 @@ class Session:
     def cancel(self) -> None:
         """End the running answer, if any; returns at once, from any thread or signal handler.
 
-        The caller of `send` sees its iterator end at once too. An engine that is in the middle of a long prefill finishes
-        it in the background; the next `send` waits for that.
+        The caller of `send` sees its iterator end at once too, or as soon as the engine is loaded if it is just being loaded. An
+        engine that is in the middle of a long prefill finishes it in the background; the next `send` waits for that.
         """
+        for start in list(self._starts):  # first these, then the answer: one that becomes active between the two is seen by either
+            start.is_cancelled = True
         if (answer := self._active) is not None:
             answer.interrupt(FinishReason.CANCELLED)
 
     def close(self) -> None:
         """Cancel what runs and free the KV cache. May be called twice."""
         self._is_closed = True
+        is_beginning = bool(self._starts)
         self.cancel()
-        self.drop_cache()
+        if not is_beginning:  # else its cache is in use, and freed at its end
+            self.drop_cache()
 
     def __enter__(self) -> Session:
         return self
@@ -132,7 +132,7 @@ class Session:
 
     def _pieces(self, request: _Request) -> Iterator[Piece]:
         events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
-        answer = self._begin(request, events.put)
+        answer = self._begin(request, events.put, _Start())
         try:
             while answer.reason is None:
                 if (piece := self._take(answer, events.get())) is not None:
@@ -147,10 +147,12 @@ class Session:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
-        begun = loop.run_in_executor(None, self._begin, request, sink)
+        start = _Start()
+        begun = loop.run_in_executor(None, self._begin, request, sink, start)
         try:
             answer = await asyncio.shield(begun)
         except asyncio.CancelledError:
+            start.is_cancelled = True
             begun.add_done_callback(partial(self._end_unheard, request))
             raise
         try:
@@ -168,36 +170,47 @@ class Session:
                 raise
             raise crash from error
 
-    def _begin(self, request: _Request, sink: Sink) -> Answer:
+    def _begin(self, request: _Request, sink: Sink, start: _Start) -> Answer:
         """Make room, start the engine's stream and return its state. The engine's lock keeps sessions from racing here."""
         started = time.perf_counter()
-        with self._engine.lock:
-            self._check_idle()
-            n_granted = self._engine.grant_tokens(request.max_tokens)
-            try:
-                prompt = self._prompt(request.text)
-                cache, added, n_new = self._fit(prompt, n_granted)
-                cache.n_tokens += n_new
-                cache.text = prompt
-                answer = Answer(
-                    cache.native,
-                    sink,
-                    started=started,
-                    stops=request.stops,
-                    n_prompt_tokens=n_new,
-                    max_tokens=min(n_granted, self._engine.context_length - cache.n_tokens),
-                    is_capped=n_granted < request.max_tokens,
-                )
-                self._active = answer
-                cache.native.start(added, sink=sink)
-            except BaseException:
-                self._active = None
-                self.drop_cache()
-                raise
+        self._starts.append(start)
+        try:
+            with self._engine.lock:
+                self._check_idle()
+                try:
+                    answer = self._started(request, sink, started, start)
+                except BaseException:
+                    self._active = None
+                    self.drop_cache()
+                    raise
+        finally:
+            self._starts.remove(start)
         if (seconds := self._engine.budget.seconds) is not None:
             self._timer = threading.Timer(seconds, answer.interrupt, [FinishReason.BUDGET])
             self._timer.daemon = True
             self._timer.start()
+        return answer
+
+    def _started(self, request: _Request, sink: Sink, started: float, start: _Start) -> Answer:
+        n_granted = self._engine.grant_tokens(request.max_tokens)
+        prompt = self._prompt(request.text)
+        cache, added, n_new = self._fit(prompt, n_granted)
+        cache.take_prompt(prompt, n_new=n_new)
+        answer = Answer(
+            cache.native,
+            sink,
+            started=started,
+            stops=request.stops,
+            n_prompt_tokens=n_new,
+            max_tokens=min(n_granted, self._engine.context_length - cache.n_tokens),
+            is_capped=n_granted < request.max_tokens,
+        )
+        self._active = answer
+        if not start.is_cancelled:
+            cache.native.start(added, sink=sink)
+        if start.is_cancelled:  # before the stream began, when there was nothing to cancel yet, or while it did
+            answer.interrupt(FinishReason.CANCELLED)
+            cache.native.cancel()
         return answer
 
     def _check_idle(self) -> None:
@@ -213,7 +226,7 @@ class Session:
             return self._engine.native.render([*self._messages, Message("user", text)])
         return "".join(message.content for message in self._messages) + text
 
-    def _fit(self, prompt: str, max_tokens: int) -> tuple[_Cache, str, int]:
+    def _fit(self, prompt: str, max_tokens: int) -> tuple[Cache, str, int]:
         """A KV cache with room for the prompt and, as far as the context reaches, the answer.
 
         Returns:
@@ -227,7 +240,7 @@ class Session:
             self._check_fits(cache, n_new, max_tokens, self._engine.context_length)  # less than asked for, if more failed to load
         return cache, added, n_new
 
-    def _check_fits(self, cache: _Cache, n_new: int, max_tokens: int, most: int) -> None:
+    def _check_fits(self, cache: Cache, n_new: int, max_tokens: int, most: int) -> None:
         n_total = cache.n_tokens + n_new
         if n_total >= most:
             raise UsageError(
@@ -236,30 +249,17 @@ class Session:
                 fix="shorten it, or begin a new session" + self._engine.larger_context_hint(n_total + max_tokens),
             )
 
-    def _open_cache(self, prompt: str, max_tokens: int) -> tuple[_Cache, str, int]:
+    def _open_cache(self, prompt: str, max_tokens: int) -> tuple[Cache, str, int]:
         """The cache of the last turn if `prompt` goes on from what it holds, else a new one."""
         native = self._engine.native
         if self._cache is not None and self._cache.max_tokens == max_tokens:
-            if (added := self._continuation(self._cache, prompt)) is not None:
+            if (added := self._cache.continuation(prompt, native, self._engine.bundle.manifest.stop_token_ids)) is not None:
                 ids = native.tokenize(added)
                 if native.tokenize(prompt)[-len(ids) :] == ids:  # else the tokens would not be those of the whole prompt
                     return self._cache, added, len(ids)
         self.drop_cache()
-        self._cache = _Cache(native.session(self.sampling, max_tokens=max_tokens), max_tokens)
+        self._cache = Cache(native.session(self.sampling, max_tokens=max_tokens), max_tokens)
         return self._cache, prompt, len(native.tokenize(prompt)) + native.n_start_tokens
-
-    def _continuation(self, cache: _Cache, prompt: str) -> str | None:
-        """What of `prompt` comes after the cache's content; None when the cache holds anything else."""
-        if not prompt.startswith(cache.text):
-            return None
-        rest = prompt[len(cache.text) :]
-        if not cache.has_stop_token:
-            return rest or None
-        stops = [[token_id] for token_id in self._engine.bundle.manifest.stop_token_ids]
-        for end in range(1, min(len(rest), _LONGEST_STOP)):
-            if self._engine.native.tokenize(rest[:end]) in stops:
-                return rest[end:]
-        return None
 
     def _end(self, request: _Request, answer: Answer) -> None:
         """Whatever happened: keep what was said, measure, and free what cannot be used again."""
@@ -270,30 +270,13 @@ class Session:
         if answer.text or answer.is_in_cache:
             self._messages += [Message("user", request.text), Message("assistant", answer.text)]
         figures = answer.figures
-        if self._cache is not None:
-            self._cache.text += answer.text
-            self._cache.n_tokens += figures.n_generated_tokens
-            self._cache.has_stop_token = answer.has_stop_token
+        if (cache := self._cache) is not None:  # `close` may take it away meanwhile
+            cache.take_answer(answer.text, n_tokens=figures.n_generated_tokens, has_stop_token=answer.has_stop_token)
         if self._is_closed or not answer.is_in_cache:
             self.drop_cache()
         self._engine.spend_tokens(figures.n_generated_tokens)
         self.finish_reason = answer.reason
-        self.metrics = Metrics(
-            ttft_s=answer.ttft_s,
-            total_s=answer.total_s,
-            prefill_tokens_per_s=figures.prefill_tokens_per_s,
-            decode_tokens_per_s=figures.decode_tokens_per_s,
-            n_prompt_tokens=figures.n_prompt_tokens,
-            n_generated_tokens=figures.n_generated_tokens,
-            load_s=self._engine.load_s,
-            peak_rss_bytes=self._engine.peak_rss_bytes(),
-            context_length=self._engine.context_length,
-            threads=self._engine.threads,
-            backend=self._engine.backend,
-            is_isolated=self._engine.is_isolated,
-            is_forced=self._engine.plan.is_forced,
-            n_restarts=self._engine.n_restarts,
-        )
+        self.metrics = metrics_of(self._engine, answer)
         if answer.is_in_cache:
             self._engine.note_success()
         self._active = None

@@ -28,6 +28,8 @@ class FakeSession:
     n_cancelled: int = 0
 
     def start(self, text: str, *, sink: Sink) -> None:
+        assert not self.n_closed, "a session must not be started after it was closed"
+        self.engine.on_start()
         self.engine.started.append((id(self), text))
         answer = self.engine.answers.pop(0)
         self.n_prompt_tokens, self.n_generated_tokens = len(text), len(answer)
@@ -55,6 +57,7 @@ class FakeEngine:
     error: str | None = None
     n_start_tokens: int = 0
     template: Callable[[Sequence[Message]], str] = chat_template
+    on_start: Callable[[], None] = lambda: None
     tokens_of: Callable[[str], list[int]] = lambda text: [ord(char) for char in text]
 
     def tokenize(self, text: str) -> list[int]:
@@ -73,13 +76,16 @@ class FakeEngine:
 
 @dataclass
 class FakeBackend:
-    """Hands out one engine; `opened` records the context lengths it was opened with."""
+    """Hands out one engine; `opened` records the context lengths it was opened with, `failures` are raised before."""
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     opened: list[int] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
     name: str = "fake"
     targets: tuple[str, ...] = ("litert",)
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> FakeEngine:
+        if self.failures:
+            raise self.failures.pop(0)
         self.opened.append(context_length)
         return self.engine

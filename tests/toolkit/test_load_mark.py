@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from toolkit.cache import CACHE_VARIABLE
-from toolkit.load_mark import LoadMark, PastFailure, abandon_all, forget_all
+from toolkit.load_mark import LoadMark, PastFailure, forget_all, versions
 
 pytest.importorskip("fcntl", reason="notes need locks that end with their process")
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -41,8 +43,28 @@ os._exit(9)
 
 
 def test_an_app_that_died_while_it_loaded_is_seen_by_its_next_start(own_folders: Path) -> None:
-    subprocess.run([sys.executable, "-c", _DIES_WHILE_LOADING], check=False)
+    assert subprocess.run([sys.executable, "-c", _DIES_WHILE_LOADING], check=False).returncode == 9
     assert LoadMark("bundle", 512).past_failure() == PastFailure("died", 100)
+
+
+def test_a_note_counts_for_a_day() -> None:
+    """Nobody knows whether an app that died while it loaded died of the load."""
+    mark = LoadMark("bundle", 512)
+    mark.fail("signal", 100)
+    hour = 3600
+    for age, counts in ((23 * hour, True), (25 * hour, False)):
+        os.utime(mark._path, (time.time() - age,) * 2)
+        assert (mark.past_failure() is not None) is counts
+
+
+def test_another_version_of_the_toolkit_or_of_the_engine_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"ondevice-toolkit": "1.0", "litert-lm-api": "0.18.1"}
+    monkeypatch.setattr("importlib.metadata.version", lambda name: installed[name])
+    seen = [versions("litert")]
+    for name in installed:
+        installed[name] += ".1"
+        seen.append(versions("litert"))
+    assert len(set(seen)) == 3
 
 
 def test_a_load_that_runs_now_is_no_failure() -> None:
@@ -52,12 +74,23 @@ def test_a_load_that_runs_now_is_no_failure() -> None:
     mark.abandon()
 
 
-def test_a_load_left_on_purpose_is_no_failure() -> None:
-    LoadMark("bundle", 512).begin(100)
-    mark = LoadMark("bundle", 1024)
+_LEAVES_WHILE_LOADING = """
+import os
+from toolkit.load_mark import LoadMark, abandon_all
+marks = [LoadMark("bundle", 512), LoadMark("bundle", 1024)]
+for mark in marks:
     mark.begin(100)
-    abandon_all()
-    assert LoadMark("bundle", 1024).past_failure() is None
+abandon_all()
+os._exit(9)
+"""
+
+
+def test_a_load_left_on_purpose_is_no_failure(own_folders: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", _LEAVES_WHILE_LOADING], check=False).returncode == 9
+    for context_length in (512, 1024):
+        mark = LoadMark("bundle", context_length)
+        assert mark._path.is_file(), "it was begun, and nobody holds its note now"
+        assert mark.past_failure() is None
 
 
 @pytest.mark.parametrize(
@@ -75,13 +108,22 @@ def test_more_free_memory_clears_a_failure_for_memory_only(failure: PastFailure,
     assert failure.still_counts(free_now) is counts
 
 
-@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"state": 3}', b'{"state": "failed"}', b"\xff" * 5000])
-def test_a_damaged_note_is_no_obstacle(note: bytes, own_folders: Path) -> None:
+@pytest.mark.parametrize(
+    ("note", "past"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b"[]", None),
+        (b'{"state": 3}', None),
+        (b'{"state": "failed"}', PastFailure("died", None)),
+        (b"\xff" * 5000, None),
+    ],
+)
+def test_a_damaged_note_is_no_obstacle(note: bytes, past: PastFailure | None, own_folders: Path) -> None:
     mark = LoadMark("bundle", 512)
     mark._path.parent.mkdir(parents=True)
     mark._path.write_bytes(note)
-    past = mark.past_failure()
-    assert past is None or past == PastFailure("died", None)
+    assert mark.past_failure() == past
     mark.succeed()
     assert mark.past_failure() is None
 
