@@ -26,7 +26,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("toolkit.cli.verify", "check a bundle's files and show how faithful it is"),
     "models": ("toolkit.cli.models", "list, pull and remove models"),
 }
-INTERRUPTED = 130
 _EPILOG = """\
 exit codes: 0 ok, 1 failure, 2 usage, 3 budget, 4 bad file, 5 backend or dependency missing, 6 fidelity gate, 130 interrupted
 every command takes --debug (show tracebacks) and most take --json (one JSON object on stdout)
@@ -51,11 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ToolkitError as error:
         return _report(error, is_json="--json" in arguments, is_debug=is_debug)
     except KeyboardInterrupt:
-        if "--json" in arguments:
-            from toolkit.cli.output import print_json
+        from toolkit.cli.output import INTERRUPTED, print_interrupted
 
-            print_json({"error": {"what": "interrupted", "why": "", "fix": "run the same command again", "code": INTERRUPTED}})
-        print("interrupted", file=sys.stderr)
+        print_interrupted(as_json="--json" in arguments)
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on, so nothing is left to flush

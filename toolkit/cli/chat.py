@@ -9,7 +9,7 @@ from functools import partial
 from toolkit.bundle import Bundle
 from toolkit.cli.interrupt import Interruptible, leave
 from toolkit.cli.options import add_engine_options, add_sampling_options, checked_sampling, open_engine
-from toolkit.cli.output import metrics_line, print_piece
+from toolkit.cli.output import INTERRUPTED, metrics_line, print_interrupted, print_piece
 from toolkit.engine import Engine
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.session import Session
@@ -63,8 +63,8 @@ def _load(args: argparse.Namespace, bundle: Bundle) -> Engine:
     try:
         Interruptible().run(work)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        leave(130)
+        print_interrupted(as_json=False)
+        leave(INTERRUPTED)
     return opened[0]
 
 
@@ -88,7 +88,7 @@ def _converse(args: argparse.Namespace, session: Session) -> int:
             interruptible.run(partial(_answer, args, session, line))
         except KeyboardInterrupt:
             if not is_terminal:
-                leave(130)
+                leave(INTERRUPTED)
         except ToolkitError as error:
             if not is_terminal:
                 raise

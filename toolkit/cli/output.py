@@ -11,12 +11,21 @@ from toolkit.answer import FinishReason
 from toolkit.metrics import Metrics
 from toolkit.units import format_bytes
 
+INTERRUPTED = 130
 _KEPT_CONTROLS = "\n\t"
 
 
 def print_json(result: Mapping[str, Any]) -> None:
     """Print the one JSON object of `--json`."""
     print(json.dumps(result, indent=2, ensure_ascii=False))
+
+
+def print_interrupted(*, as_json: bool) -> None:
+    """What a command says that was left before it had a result."""
+    if as_json:
+        error = {"what": "interrupted", "why": "", "fix": "run the same command again", "code": INTERRUPTED}
+        print_json({"error": error})
+    print("interrupted", file=sys.stderr)
 
 
 def print_piece(text: str, stream: TextIO | None = None) -> None:

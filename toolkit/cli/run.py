@@ -10,7 +10,7 @@ from toolkit.backends.base import Sampling
 from toolkit.bundle import Bundle
 from toolkit.cli.interrupt import Interruptible, leave
 from toolkit.cli.options import add_engine_options, add_sampling_options, checked_sampling, open_engine
-from toolkit.cli.output import metrics_line, print_json, print_piece
+from toolkit.cli.output import INTERRUPTED, metrics_line, print_interrupted, print_json, print_piece
 from toolkit.engine import Engine
 from toolkit.errors import EngineError, UsageError
 from toolkit.limits import check_context_length, check_text
@@ -56,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         return interruptible.run(lambda: _answer(args, bundle, prompt, sampling, interruptible))
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        leave(130)
+        is_unheard = interruptible.give_up()
+        print_interrupted(as_json=args.json and is_unheard)
+        leave(INTERRUPTED)
 
 
 def _read_stdin() -> str:
@@ -82,11 +83,12 @@ def _answer(args: argparse.Namespace, bundle: Bundle, prompt: str, sampling: Sam
             if session.finish_reason is not FinishReason.CRASHED:
                 raise
             failure = error  # what came before it is a result all the same
-        _print_result(args, bundle, session, text, failure)
+        if interruptible.may_print():
+            _print_result(args, bundle, session, text, failure)
         interruptible.report_done()
         if failure is not None:
             return failure.exit_code
-        return 130 if session.finish_reason is FinishReason.CANCELLED else 0
+        return INTERRUPTED if session.finish_reason is FinishReason.CANCELLED else 0
 
 
 def _session(args: argparse.Namespace, engine: Engine, sampling: Sampling) -> Session:

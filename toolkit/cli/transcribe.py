@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.bundle import Bundle
 from toolkit.cli.output import print_json, printable
-from toolkit.errors import UsageError
+from toolkit.limits import check_threads
 
 if TYPE_CHECKING:
     from toolkit.speech.transcription import Segment, Transcript
 
-MAX_THREADS = 64
 _EXAMPLES = """\
 examples:
   toolkit transcribe bundles/whisper-tiny.en-litert-int8 note.wav
@@ -39,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("bundle", metavar="BUNDLE", help="folder of a speech model that `convert` wrote")
     parser.add_argument("sound", metavar="FILE", type=Path, help="a WAV file; other formats where soundfile is installed")
     parser.add_argument("--language", metavar="CODE", help="what is spoken, like en or ja (default: detected where the model can)")
-    parser.add_argument("--threads", metavar="N", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument("--threads", metavar="N", type=int, help="CPU threads (default: 2)")
     parser.add_argument("--full-check", action="store_true", help="hash every file, even if it was checked before")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -52,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     from toolkit.speech.whisper_litert import WhisperLiteRt
     from toolkit.speech.whisper_text import WhisperVocabulary
 
-    if not 1 <= args.threads <= MAX_THREADS:
-        raise UsageError(f"--threads {args.threads} is not possible", why=f"1 to {MAX_THREADS} are", fix="use --threads 2")
+    threads = min(2, os.cpu_count() or 1) if args.threads is None else args.threads
+    check_threads(threads)
     samples = read_sound(args.sound)
     bundle = Bundle.open(args.bundle, full_check=args.full_check)
     with _quiet_native():
-        model = WhisperLiteRt.open(bundle, n_threads=args.threads)
+        model = WhisperLiteRt.open(bundle, n_threads=threads)
     try:
         vocabulary = WhisperVocabulary(bundle.path / "tokenizer.json")
         started = time.perf_counter()

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from toolkit.cli.interrupt import Interruptible
+from toolkit.load_mark import LoadMark
 
 _STUCK = """
 import sys, time
@@ -59,3 +61,37 @@ def test_ctrl_c_cancels_the_work_and_lets_it_report() -> None:
     with pytest.raises(KeyboardInterrupt):
         interruptible.run(work)
     assert cancelled.is_set() and order == ["reported"]
+
+
+def test_a_result_is_printed_once_by_the_work_or_by_who_gave_it_up() -> None:
+    first, second = Interruptible(), Interruptible()
+    assert first.give_up() and not first.may_print()
+    assert second.may_print()
+    second.report_done()
+    assert not second.give_up()
+
+
+_ENDED_WHILE_LOADING = """
+import time
+from toolkit.cli.interrupt import Interruptible
+from toolkit.load_mark import LoadMark
+def work():
+    mark = LoadMark("bundle", 512)
+    mark.begin(100)
+    print("loading", flush=True)
+    time.sleep(600)
+Interruptible().run(work)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_load_that_is_ended_from_outside_is_no_failure_of_the_plan(name: str, own_folders: Path) -> None:
+    pytest.importorskip("fcntl")
+    number = getattr(signal, name)
+    process = subprocess.Popen([sys.executable, "-c", _ENDED_WHILE_LOADING], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "loading\n"
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == -number, "it dies of the signal, as its caller expects"
+    mark = LoadMark("bundle", 512)
+    assert mark._path.is_file() and mark.past_failure() is None

@@ -199,6 +199,25 @@ def test_ctrl_c_with_json_still_prints_the_object(chat_bundle: Path) -> None:
     assert answer["finish_reason"] == "cancelled" and len(answer["text"]) > 20
 
 
+_INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys, time
+import toolkit.loader
+from toolkit.cli import main
+def open(self, plan, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
+toolkit.loader.Loader.open = open
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_while_it_loads_prints_the_object_too(chat_bundle: Path) -> None:
+    arguments = ["run", str(chat_bundle), "check the pump", "--json"]
+    result = subprocess.run([sys.executable, "-c", _INTERRUPTED_WHILE_LOADING, *arguments], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")
+    assert json.loads(result.stdout)["error"]["code"] == 130
+
+
 @pytest.mark.parametrize("is_json", [True, False])
 def test_an_engine_that_dies_leaves_its_text_its_cost_and_its_cause(
     chat_bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_json: bool
