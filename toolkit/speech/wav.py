@@ -13,6 +13,7 @@ from toolkit.speech.resample import MAX_RATE, MIN_RATE, Samples, resample
 SAMPLE_RATE = 16_000
 MAX_SECONDS = 4 * 3600
 MAX_CHANNELS = 32
+MAX_WIDTH = 4  # bytes a sample; the standard library's reader takes headers that say more
 _BLOCK_FRAMES = 2**18
 
 
@@ -43,6 +44,12 @@ def _read_wav(path: Path) -> tuple[Samples, int]:
         with wave.open(str(path), "rb") as stream:
             channels, width, rate = stream.getnchannels(), stream.getsampwidth(), stream.getframerate()
             _check(path, channels, rate, stream.getnframes())
+            if width > MAX_WIDTH:
+                raise FormatError(
+                    f"{path.name} is no WAV file that can be read",
+                    why=f"its header says {8 * width} bits a sample; 8, 16, 24 and 32 are read",
+                    fix="convert it: ffmpeg -i IN -ar 16000 -ac 1 -c:a pcm_s16le out.wav",
+                )
             samples = array.array("f")
             while block := stream.readframes(_BLOCK_FRAMES):
                 samples.extend(_mono(_scaled(block, width), channels))

@@ -73,6 +73,18 @@ def test_a_truncated_wav_gives_what_is_there(tmp_path: Path) -> None:
     assert len(read_sound(path)) == 4000 - 501
 
 
+@pytest.mark.parametrize("width", [5, 6, 7, 8])
+def test_samples_wider_than_four_bytes_are_refused_and_not_read_as_noise(width: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", WAVES)
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"fmt ") + 20
+    raw[at : at + 4] = (width).to_bytes(2, "little") + (8 * width).to_bytes(2, "little")
+    path.write_bytes(raw)
+    with pytest.raises(FormatError, match="can be read") as caught:
+        read_sound(path)
+    assert f"{8 * width} bits" in caught.value.why and len(str(caught.value).splitlines()) == 3
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.wav", tmp_path):
         with pytest.raises(UsageError, match="there is no sound file"):
