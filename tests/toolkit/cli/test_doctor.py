@@ -53,7 +53,9 @@ def test_a_missing_engine_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_processor_the_engine_refuses_is_named_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     pi_4 = read_device(b'ram = "4GiB"\ncores = 4\nisa = ["neon"]\n')
     report = report_of(monkeypatch, "import os; os.abort()", device=pi_4)
-    assert "LSE" in report.why and replace(pi_4, isa=("neon", "lse")) != pi_4
+    assert not report.is_available and "LSE" in report.why and "abort" not in report.why
+    allowed = report_of(monkeypatch, GOOD, device=replace(pi_4, isa=("neon", "lse")))
+    assert allowed.is_available and allowed.why == ""
 
 
 def test_llama_cpp_is_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
