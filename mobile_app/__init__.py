@@ -1,4 +1,4 @@
-"""The reference field app's room: a Kivy app that turns a voice note into a report offline.
+"""The reference field app's room: a voice note becomes a report offline.
 
-It will hold screens, recorder, note store and report pipeline, and may import `toolkit` only. There is no code here yet.
+`voice-notes report` and its pipeline are here; screens, recorder and note store will be. May import `toolkit` only.
 """

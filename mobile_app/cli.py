@@ -1,0 +1,109 @@
+"""The `voice-notes` command. Results go to stdout, progress and errors to stderr; exit codes are the toolkit's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from mobile_app.messages import refusal, shown, user_language
+from toolkit.cli import Parser
+from toolkit.errors import BackendUnavailableError, ToolkitError
+
+INTERRUPTED = 130
+_EXAMPLES = """\
+examples:
+  voice-notes report note.wav --out report
+  voice-notes report note.wav --template nursing --language ja
+  voice-notes report note.wav --transcript transcript.json --json
+"""
+_EPILOG = "exit codes: 0 ok, 1 failure, 2 usage, 3 budget, 4 bad file, 5 backend or dependency missing, 130 interrupted"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
+    language = user_language(_asked_language(arguments))
+    try:
+        code = _dispatch(arguments, language)
+        sys.stdout.flush()
+        return code
+    except ToolkitError as error:
+        return _report(error, arguments, language, is_debug=is_debug)
+    except KeyboardInterrupt:
+        if "--json" in arguments:
+            from toolkit.cli.output import print_json
+
+            print_json({"error": {"what": "interrupted", "why": "", "fix": "run the same command again", "code": INTERRUPTED}})
+        print("interrupted; the recording is untouched", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on, so nothing is left to flush
+        return ToolkitError.exit_code
+    except Exception as error:
+        why, fix = f"{type(error).__name__}: {error}", "run it again with --debug and report what it prints; the recording is untouched"
+        unexpected = ToolkitError("voice-notes failed in a way it does not know", why=why, fix=fix)
+        unexpected.__cause__ = error
+        return _report(unexpected, arguments, language, is_debug=is_debug)
+
+
+def _dispatch(arguments: list[str], language: str) -> int:
+    parser = Parser(prog="voice-notes", description="Turn spoken notes into reports, offline.", epilog=_EPILOG)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    report = subparsers.add_parser(
+        "report",
+        help="make a report of a recorded note",
+        description="Write down a recorded note and make a report of it: report.json, report.md, report.html and transcript.json.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_report_options(report)
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        raise refusal(BackendUnavailableError, "no_window", language)
+    from mobile_app.report_command import run
+
+    return run(args, user=language)
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("note", metavar="NOTE.wav", nargs="?", help="the recording; a WAV file, or others where soundfile is installed")
+    parser.add_argument("--out", metavar="DIR", help="folder of the report (default: NOTE-report in the current folder)")
+    parser.add_argument("--transcript", metavar="FILE", help="take this transcript (JSON of `toolkit transcribe`, or text), no model")
+    parser.add_argument("--bundle", metavar="DIR", help="the speech model (default: bundles/whisper-tiny.en-litert-int8, ja: whisper-base)")
+    parser.add_argument("--language", choices=("en", "ja"), help="what is spoken, and the language of messages (default: detected, locale)")
+    parser.add_argument("--template", metavar="NAME", default="inspection", help="inspection, nursing, site-visit or a TOML file")
+    parser.add_argument("--date", metavar="YYYY-MM-DD", help="day of the note: gives `tomorrow` and `Friday` their dates")
+    parser.add_argument("--force", action="store_true", help="replace another report in DIR")
+    parser.add_argument("--json", action="store_true", help="print report.json on stdout as well")
+
+
+def _asked_language(arguments: list[str]) -> str | None:
+    """`--language` before anything is parsed: even the refusal of a wrong option is told in it."""
+    for index, word in enumerate(arguments):
+        if word.startswith("--language="):
+            return word.partition("=")[2]
+        if word == "--language" and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
+
+
+def _report(error: ToolkitError, arguments: list[str], language: str, *, is_debug: bool) -> int:
+    if "--json" in arguments:
+        from toolkit.cli.output import print_json
+
+        print_json(error.as_json())
+    if is_debug:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        print(shown(error, language), file=sys.stderr)
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
