@@ -151,7 +151,8 @@ class _Search:
         while waiting:
             candidate = waiting.pop(0)
             if points and candidate.weight_bytes + (rest_bytes or 0) > self.limit_bytes * FORESEEN:
-                self.progress.note(f"{name}: {candidate.recipe.name} and {len(waiting)} larger ones do not fit")
+                larger = f" and {len(waiting)} larger would" if waiting else " would"
+                self.progress.note(f"{name}: {candidate.recipe.name}{larger} not fit")
                 break
             point = self._tried(target, candidate)
             points.append(point)

@@ -55,7 +55,7 @@ def test_what_a_plain_conversion_would_write_is_what_is_published(desk, sizes):
 def test_files_that_are_clearly_too_large_are_not_even_made(desk, sizes):
     search(desk, sizes["int8"])
     assert [call for call in desk.target.calls if call.startswith("quantize")] == ["quantize int4-g32", "quantize int8"]
-    assert any("do not fit" in note for note in desk.notes.texts)
+    assert any("would not fit" in note for note in desk.notes.texts)
 
 
 def test_nothing_but_bundles_and_the_plot_is_left(desk, sizes):
