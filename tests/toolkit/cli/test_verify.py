@@ -62,3 +62,46 @@ def test_fidelity_measures_again_and_the_new_figures_decide(
     assert main(["verify", str(folder), "--fidelity"]) == 6
     assert asked == [("verify_fidelity", folder)]
     assert "measured now" in capsys.readouterr().out
+
+
+def test_against_shows_two_bundles_side_by_side_and_how_far_apart_they_are(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = small_bundle(tmp_path / "small-gguf-fp16", name="small-gguf-fp16", target="gguf", recipe={"name": "fp16"}, bits_per_weight=16.0)
+    asked: list[object] = []
+
+    def compare(name: str, path: Path, against: Path) -> object:
+        asked.append((name, path, against))
+        return small_fidelity(kl_mean=0.0213, kl_p99=0.456, top1_agreement=0.913, perplexity=13.0, reference_perplexity=12.5)
+
+    monkeypatch.setattr("toolkit.cli.verify.call_plugin", compare)
+    assert main(["verify", str(folder), "--against", str(other)]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert asked == [("compare_bundles", folder, other)]
+    wanted = {
+        "bundle": "small-litert-int8: 6.84 KiB, 8.25 bits a weight, perplexity 13.00",
+        "against": "small-gguf-fp16: 6.84 KiB, 16.00 bits a weight, perplexity 12.50",
+        "compared": "2048 tokens",
+        "KL": "mean 0.0213, p99 0.456 nats",
+        "same top token": "91.3 %",
+        "perplexity ratio": "1.0400",
+    }
+    assert rows == [f"{word:<{max(map(len, wanted))}}  {text}" for word, text in wanted.items()]
+    assert main(["verify", str(folder), "--against", str(other), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [(result[row]["name"], result[row]["recipe"], result[row]["perplexity"]) for row in ("bundle", "against")] == [
+        ("small-litert-int8", "int8", 13.0),
+        ("small-gguf-fp16", "fp16", 12.5),
+    ]
+    figures = (result["n_tokens"], result["kl_mean"], result["kl_p99"], result["top1_agreement"], result["perplexity_ratio"])
+    assert figures == (2048, 0.0213, 0.456, 0.913, pytest.approx(1.04))
+
+
+def test_against_a_damaged_bundle_exits_4_before_anything_is_compared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = small_bundle(tmp_path / "other")
+    (other / "model.bin").write_bytes(b"x" * 7000)
+    monkeypatch.setattr("toolkit.cli.verify.call_plugin", lambda *_: pytest.fail("it was compared"))
+    assert main(["verify", str(folder), "--against", str(other)]) == 4
+    assert "model.bin" in capsys.readouterr().err
