@@ -9,6 +9,7 @@ import pytest
 
 from tests.tiny_bundle import can_export, tiny_bundle, tiny_model
 from toolkit.cache import CACHE_VARIABLE
+from toolkit.load_mark import forget_all
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +40,9 @@ def module_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(folder))
         yield folder
+
+
+@pytest.fixture
+def no_notes(module_cache: Path) -> None:
+    """What one test did to a plan is not held against it in the next."""
+    forget_all()
