@@ -13,6 +13,8 @@ from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.engine import Engine
 from toolkit.errors import BackendUnavailableError, BudgetError, EngineError, UsageError
+from toolkit.manifest_reader import load_manifest
+from toolkit.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("module_cache")
 
@@ -265,6 +267,28 @@ def test_repacked_weights_are_cached_per_bundle_outside_it(chat_bundle: Path, mo
     kept = [path for path in (module_cache / "engines").rglob("*") if path.is_file()]
     assert kept and all(engine.bundle.content_hash[:32] in str(path) for path in kept)
     assert sorted(path.name for path in chat_bundle.iterdir()) == ["manifest.json", "model.litertlm"]
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_cache_that_answered_is_noted_as_whole_also_when_its_process_is_ended(
+    chat_bundle: Path, tmp_path: Path, isolated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONDEVICE_TOOLKIT_CACHE", str(tmp_path))
+    with Engine.open(chat_bundle, isolated=isolated) as engine:
+        assert not list(tmp_path.rglob("whole"))
+        assert answer(engine)
+    assert len(list(tmp_path.rglob("whole"))) == 1
+
+
+def test_planning_writes_nothing(chat_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONDEVICE_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("toolkit.engine.Loader.open", lambda self, plan: None)
+    made: list[Any] = []
+    monkeypatch.setattr("toolkit.loader.make_plan", lambda *given, **asked: (made.append(asked), make_plan(*given, **asked))[1])
+    bundle = Bundle(chat_bundle, load_manifest(chat_bundle))
+    Engine.open(bundle)
+    assert len(made) == 1, "an opening is planned once"
+    assert not (tmp_path / "cache").exists()
 
 
 def test_without_a_writable_cache_the_engine_still_runs(chat_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import Counts, Message, Sampling, Sink
 from toolkit.backends.litert_stream import LiteRtStream
-from toolkit.cache import cache_directory, check_free_disk, directory_bytes, write_error
+from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 
 if TYPE_CHECKING:
@@ -67,11 +67,13 @@ class LiteRtBackend:
     targets = ("litert",)
 
     def is_first_start(self, bundle: Bundle) -> bool:
-        """Whether the engine has yet to repack the bundle's weights for this CPU, which takes memory besides."""
+        """Whether the engine has yet to repack the bundle's weights for this CPU, which takes memory besides. Writes nothing."""
+        folder = _cache_folder(bundle)
         try:
-            return not any(_usable_cache(bundle).glob("*xnnpack_cache*"))
+            _check_usable(folder, bundle)
         except ToolkitError:  # `cache_dir` tells why, once, when the engine is opened
             return True
+        return not any(folder.glob("*xnnpack_cache*"))
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> LiteRtEngine:
         litert_lm = _import_engine()
@@ -120,14 +122,23 @@ def cache_dir(bundle: Bundle) -> str:
 
 
 def _usable_cache(bundle: Bundle) -> Path:
-    """The cache folder. Raises ToolkitError where it cannot be written to, or the disk has no room for a copy of the weights."""
+    """The cache folder, made if missing. Raises ToolkitError where it cannot be used."""
+    folder = cache_directory(*_cache_folder(bundle).relative_to(cache_root()).parts)
+    _check_usable(folder, bundle)
+    return folder
+
+
+def _cache_folder(bundle: Bundle) -> Path:
     machine = hashlib.sha256(_cpu_model().encode()).hexdigest()[:12]
-    folder = cache_directory("engines", f"litert-{_version()}", machine, bundle.content_hash[:32])
-    if not os.access(folder, os.W_OK):
+    return cache_root() / "engines" / f"litert-{_version()}" / machine / bundle.content_hash[:32]
+
+
+def _check_usable(folder: Path, bundle: Bundle) -> None:
+    """Raises ToolkitError where a folder that is there cannot be written to, or the disk has no room for a copy of the weights."""
+    if folder.is_dir() and not os.access(folder, os.W_OK):
         raise write_error(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
     if not (folder / _WHOLE).exists():
         check_free_disk(folder, bundle.bytes - directory_bytes(folder), "the engine's copy of the weights")
-    return folder
 
 
 def _cpu_model() -> str:
@@ -146,7 +157,7 @@ class LiteRtEngine:
     def __init__(self, litert_lm: Any, engine: Any, bundle: Bundle, cache: str = _NO_CACHE) -> None:
         self._litert_lm, self._engine, self._bundle, self._cache = litert_lm, engine, bundle, cache
         self.n_start_tokens = 0 if engine.bos_token_id is None else 1
-        self.has_answered = False
+        self._has_answered = False
         self._closing: list[threading.Thread] = []
 
     def tokenize(self, text: str) -> list[int]:
@@ -188,13 +199,17 @@ class LiteRtEngine:
         self._closing = [other for other in self._closing if other.is_alive()] + [thread]
         thread.start()
 
+    def note_answer(self) -> None:
+        """An answer has ended. Noted now, because an engine in a process of its own is ended, not closed."""
+        if not self._has_answered and self._cache != _NO_CACHE:
+            with suppress(OSError):
+                Path(self._cache, _WHOLE).touch()
+        self._has_answered = True
+
     def close(self) -> None:
         for thread in self._closing:
             thread.join()
         self._engine.close()
-        if self.has_answered and self._cache != _NO_CACHE:
-            with suppress(OSError):
-                Path(self._cache, _WHOLE).touch()
 
 
 class LiteRtSession:
@@ -223,7 +238,7 @@ class LiteRtSession:
 
     def counts(self) -> Counts:
         info = self._native.get_benchmark_info()
-        self._engine.has_answered = True
+        self._engine.note_answer()
         return Counts(
             n_prompt_tokens=info.last_prefill_token_count,
             n_generated_tokens=info.last_decode_token_count,
