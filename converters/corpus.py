@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from converters.panics import panics_explained
 from toolkit.errors import FormatError
 
 Purpose = Literal["verification", "calibration"]
@@ -32,6 +33,7 @@ def documents(purpose: Purpose) -> tuple[Document, ...]:
     return tuple(_read(purpose, language) for language in LANGUAGES)
 
 
+@panics_explained()
 def windows(
     tokenizer_dir: Path | str, *, n_tokens: int = 2048, window: int = 512, purpose: Purpose = "verification"
 ) -> tuple[tuple[int, ...], ...]:
@@ -50,7 +52,7 @@ def windows(
         Windows of exactly `window` token ids each.
 
     Raises:
-        FormatError: tokenizer.json is missing or damaged.
+        FormatError: tokenizer.json is missing or damaged, or the tokenizers library gives up on it.
         ValueError: The texts do not hold that many windows, or a number is not positive.
     """
     if n_tokens <= 0 or window < 2:

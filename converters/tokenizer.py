@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from converters.checkpoint import TokenizerFiles
 from converters.litertlm import PackagedTokenizer as PackagedTokenizer
+from converters.panics import panics_explained
 from converters.runtime_probe import encode_in_runtime
 from converters.sentencepiece_model import (
     SPACE,
@@ -40,6 +40,7 @@ class Difference:
         return f"{self.text[:60]!r}: expected {_short(self.expected)}, got {_short(self.got)}"
 
 
+@panics_explained()
 def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
     """Pick the tokenizer to pack, and prove it.
 
@@ -54,8 +55,7 @@ def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
             why="tokenizer.json is missing, and nothing else says which ids its texts have",
             fix="put the tokenizer.json of the original model beside the weights",
         )
-    with panics_explained():
-        return _chosen(files, _Reference(files.tokenizer_json))
+    return _chosen(files, _Reference(files.tokenizer_json))
 
 
 def _chosen(files: TokenizerFiles, reference: _Reference) -> PackagedTokenizer:
@@ -80,22 +80,7 @@ def _chosen(files: TokenizerFiles, reference: _Reference) -> PackagedTokenizer:
     return packaged
 
 
-@contextmanager
-def panics_explained() -> Iterator[None]:
-    """Turn a panic of the tokenizers library, which is no Exception, into the file's error: a pattern may be too costly to match.
-
-    Raises:
-        FormatError: It panicked.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        why = f"the tokenizers library gives up on it: {' '.join(str(error).split())[:200]}"
-        raise FormatError("tokenizer.json cannot be used", why=why, fix="download the checkpoint again, or convert its original") from error
-
-
+@panics_explained()
 def prove_equal(model: bytes, tokenizer_json: bytes, texts: Sequence[str] | None = None) -> list[Difference]:
     """Compare a SentencePiece model with a tokenizer.json: ids of each text, and the text of those ids.
 
@@ -110,6 +95,7 @@ def prove_equal(model: bytes, tokenizer_json: bytes, texts: Sequence[str] | None
     return _Reference(tokenizer_json, texts).compare_model(model)
 
 
+@panics_explained()
 def prove_in_runtime(packaged: PackagedTokenizer, tokenizer_json: bytes, texts: Sequence[str]) -> list[Difference]:
     """Compare a packed tokenizer, as the LiteRT-LM runtime reads it, with a tokenizer.json. See `prove_equal`.
 
@@ -147,11 +133,12 @@ def token_texts(files: TokenizerFiles, token_ids: Iterable[int]) -> list[str]:
         ) from error
 
 
+@panics_explained()
 def reference_encodings(tokenizer_json: bytes) -> dict[str, list[int]]:
     """Each proof text of a tokenizer with the ids its own library gives it, nothing added.
 
     Raises:
-        FormatError: The bytes are no tokenizer.json.
+        FormatError: The bytes are no tokenizer.json, or one the library gives up on.
     """
     reference = _Reference(tokenizer_json)
     return {text: reference.encode(text) for text in reference.texts}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.checkpoint import TokenizerFiles, TokenizerKind
+from converters.panics import is_panic
 from converters.read.json_file import damaged_json, read_json_object
 from converters.read.piece_merges import SPACE
 from toolkit.errors import BackendUnavailableError, FormatError, UnsupportedModelError
@@ -68,10 +69,8 @@ def _check_loads(path: Path, content: bytes) -> None:
         ) from error
     try:
         Tokenizer.from_buffer(content)
-    except Exception as error:
-        raise damaged_json(path, f"the tokenizers library refuses it: {str(error)[:200]}") from error
-    except BaseException as error:  # a Rust panic is no Exception
-        if type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise damaged_json(path, f"the tokenizers library refuses it: {str(error)[:200]}") from error
 

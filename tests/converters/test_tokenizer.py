@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +10,12 @@ import pytest
 from converters import runtime_probe
 from converters import tokenizer as module
 from converters.checkpoint import TokenizerFiles
+from converters.corpus import windows
 from converters.litertlm import PackagedTokenizer
+from converters.panics import panics_explained
 from converters.runtime_probe import RuntimeAnswers, encode_in_runtime
 from converters.sentencepiece_model import Vocabulary, build_sentencepiece
-from converters.tokenizer import choose_tokenizer, prove_equal, prove_in_runtime, special_tokens, token_texts
+from converters.tokenizer import choose_tokenizer, prove_equal, prove_in_runtime, reference_encodings, special_tokens, token_texts
 from converters.tokenizer_texts import proof_texts
 from tests.converters.small_tokenizer import small_pieces, small_tokenizer_json
 from toolkit.errors import FidelityError, FormatError
@@ -35,6 +37,14 @@ def byte_level_json() -> bytes:
     tokenizer.train_from_iterator(["the quick brown fox and the lazy dog"] * 3, trainer)
     data: str = tokenizer.to_str()
     return data.encode()
+
+
+def costly_json() -> bytes:
+    """A tokenizer whose pattern takes more steps than the library allows."""
+    data = json.loads(byte_level_json())
+    costly = {"type": "Split", "pattern": {"Regex": "(a+)+$|(.*.*)*x"}, "behavior": "Isolated", "invert": False}
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [costly, data["pre_tokenizer"]]}
+    return json.dumps(data).encode()
 
 
 def test_a_sentencepiece_model_is_chosen_when_every_text_is_equal() -> None:
@@ -158,14 +168,31 @@ def test_gemmas_tokenizer_becomes_a_sentencepiece_model(gemma_gguf: Path, own_fo
     assert files.tokenizer_json is not None and len(chosen.data) < len(files.tokenizer_json) / 2
 
 
-def test_a_pattern_the_library_cannot_match_in_bounded_steps_is_the_files_error() -> None:
-    data = json.loads(byte_level_json())
-    costly = {"type": "Split", "pattern": {"Regex": "(a+)+$|(.*.*)*x"}, "behavior": "Isolated", "invert": False}
-    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [costly, data["pre_tokenizer"]]}
-    files = TokenizerFiles("bpe-byte-level", json.dumps(data).encode(), None, add_bos=False)
+PACKED = PackagedTokenizer("huggingface", byte_level_json(), 1, "probe")
+WAYS_TO_ENCODE: dict[str, Callable[[bytes], object]] = {
+    "choose": lambda data: choose_tokenizer(TokenizerFiles("bpe-byte-level", data, None, add_bos=False)),
+    "prove a model": lambda data: prove_equal(build_sentencepiece(Vocabulary(small_pieces())), data),
+    "prove in the runtime": lambda data: prove_in_runtime(PACKED, data, proof_texts([], [])),
+    "answer for other targets": reference_encodings,
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_ENCODE)
+def test_a_pattern_the_library_cannot_match_in_bounded_steps_is_the_files_error(way: str) -> None:
     with pytest.raises(FormatError, match="tokenizer.json cannot be used") as caught:
-        choose_tokenizer(files)
+        WAYS_TO_ENCODE[way](costly_json())
     assert "gives up" in caught.value.why and "\n" not in caught.value.why
+
+
+def test_the_texts_of_a_conversion_are_not_cut_by_such_a_pattern_either(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(costly_json())
+    with pytest.raises(FormatError, match="tokenizer.json cannot be used"):
+        windows(tmp_path)
+
+
+def test_other_errors_than_panics_pass_unchanged() -> None:
+    with pytest.raises(KeyboardInterrupt), panics_explained():
+        raise KeyboardInterrupt
 
 
 def test_a_tokenizer_the_runtime_dies_of_is_the_files_error(monkeypatch: pytest.MonkeyPatch) -> None:
