@@ -1,6 +1,6 @@
 """A checkpoint of any size that is nowhere: each block of weights is drawn when it is asked for, and forgotten.
 
-    python -m benchmarks.lazy_checkpoint OUT [--layers 32]     convert it to MLX int4-g32, unverified, into OUT
+python -m benchmarks.lazy_checkpoint OUT [--layers 32]     convert it to MLX int4-g32, unverified, into OUT
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from converters.parts import default_parts
 from converters.pipeline import convert
 from converters.request import ConvertRequest, ConvertResult
 from converters.spec import ModelSpec, NormSpec, RopeSpec
+from converters.stored_blocks import FloatStored
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 N_LAYERS = 32  # 2.08 billion parameters
@@ -50,7 +51,7 @@ def lazy_spec(n_layers: int = N_LAYERS) -> ModelSpec:
     )
 
 
-class LazyTensors:
+class LazyTensors(FloatStored):
     """A TensorSource of normal numbers, the same for a name each time."""
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -73,12 +74,6 @@ class LazyTensors:
             block = random.standard_normal((min(step, n_rows - start), *rest), dtype=np.float32)
             block *= np.float32(0.02)
             yield block
-
-    def stored_kind(self, name: str) -> str | None:
-        return None
-
-    def stored(self, name: str) -> None:
-        return None
 
 
 def lazy_checkpoint(n_layers: int = N_LAYERS, spec: ModelSpec | None = None) -> Checkpoint:

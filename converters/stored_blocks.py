@@ -17,6 +17,18 @@ GROUP_SIZE = 32
 BLOCK_BITS = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "Q4_K": 4}
 
 
+class FloatStored:
+    """What a source whose tensors are stored as floats, or in a layout that no target keeps, says of its own codes."""
+
+    def stored_kind(self, name: str) -> str | None:
+        """None."""
+        return None
+
+    def stored(self, name: str) -> StoredBlocks | None:
+        """None."""
+        return None
+
+
 @dataclass(frozen=True)
 class StoredBlocks:
     """One quantized matrix: weight = scale * code + offset, each step rounded to float32, exactly as the source means it.

@@ -13,14 +13,15 @@ from converters.architectures.decoder import EMBEDDING, LM_HEAD
 from converters.checkpoint import Checkpoint, TensorSource
 from converters.read.adapter_config import CONFIG_NAME, AdapterConfig, read_adapter_config
 from converters.read.hashes import content_hash, hash_files
-from converters.read.hf_tensors import as_float32
 from converters.read.names import ADAPTER_MARK, checkpoint_name
 from converters.read.safetensors_header import StoredTensor, read_safetensors_header
+from converters.read.tensor_bytes import as_float32, read_extent
 from converters.stored_blocks import StoredBlocks
 from toolkit.errors import FormatError, UnsupportedModelError, UsageError
 
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_AGAIN = "save the adapter again"
 _READABLE = ("F32", "F16", "BF16")
 _MATRIX_PARTS = (".lora_A.weight", ".lora_B.weight")
 _TABLE_PARTS = (".lora_embedding_A", ".lora_embedding_B")
@@ -39,14 +40,12 @@ class LowRank:
     scale: float
     is_table: bool
 
-    def rows(self, start: int, stop: int) -> FloatArray:
-        """Rows of the product, (stop - start, columns) float32."""
+    def factors(self) -> tuple[FloatArray, FloatArray]:
+        """(rows, rank) and (rank, columns) as float32, without the scale; an embedding's are views of what is stored."""
         left, right = _load(self.left), _load(self.right)
         if self.is_table:  # A is (rank, vocab), B (hidden, rank): the table's rows are A's columns
-            left, right = np.ascontiguousarray(left.T), np.ascontiguousarray(right.T)
-        product: FloatArray = left[start:stop] @ right
-        product *= np.float32(self.scale)
-        return product
+            left, right = left.T, right.T
+        return left, right
 
 
 class AdaptedTensorSource:
@@ -63,17 +62,28 @@ class AdaptedTensorSource:
 
     def load(self, name: str) -> FloatArray:
         """One tensor as float32."""
-        array = self._base.load(name)
         if name not in self._added:
-            return array
-        merged: FloatArray = array + self._added[name].rows(0, len(array))
+            return self._base.load(name)
+        merged: FloatArray = np.empty(self.shape(name), np.float32)
+        start = 0
+        for block in self.blocks(name):
+            merged[start : start + len(block)] = block
+            start += len(block)
         return merged
 
     def blocks(self, name: str) -> Iterator[FloatArray]:
-        """The same values as consecutive blocks of rows."""
-        start, added = 0, self._added.get(name)
+        """The same values as consecutive blocks of rows; a matrix' factors are read once."""
+        added = self._added.get(name)
+        if added is None:
+            yield from self._base.blocks(name)
+            return
+        left, right = added.factors()
+        start = 0
         for block in self._base.blocks(name):
-            yield block if added is None else block + added.rows(start, start + len(block))
+            product: FloatArray = left[start : start + len(block)] @ right
+            product *= np.float32(added.scale)
+            product += block
+            yield product
             start += len(block)
 
     def stored_kind(self, name: str) -> str | None:
@@ -163,12 +173,23 @@ def _check_copy(checkpoint: Checkpoint, module: str, copy: StoredTensor, directo
     _refuse_tied(checkpoint, module, directory)
     name = f"{module}.weight"
     is_known = name in checkpoint.tensors.names() and copy.dtype in _READABLE and copy.shape == checkpoint.tensors.shape(name)
-    if not is_known or not np.array_equal(_load(copy), checkpoint.tensors.load(name)):
+    if not is_known or not _is_equal(copy, checkpoint.tensors.blocks(name)):
         raise UnsupportedModelError(
             f"the adapter {directory.name} cannot be merged",
             why=f"it carries a {module} of its own, {copy.dtype} {copy.shape}, which is not the base model's",
             fix="merge it with PEFT (merge_and_unload) and convert the result",
         )
+
+
+def _is_equal(copy: StoredTensor, blocks: Iterator[FloatArray]) -> bool:
+    """Compare a stored table with consecutive blocks of rows; a table can be too large to be held twice."""
+    row_bytes, start = copy.n_bytes // copy.shape[0], 0
+    for block in blocks:
+        raw = read_extent(copy.path, copy.offset + start * row_bytes, len(block) * row_bytes, copy.name, fix=_AGAIN)
+        if not np.array_equal(as_float32(raw, copy.dtype).reshape(block.shape), block):
+            return False
+        start += len(block)
+    return True
 
 
 def _low_rank(checkpoint: Checkpoint, config: AdapterConfig, directory: Path, module: str, parts: dict[str, StoredTensor]) -> LowRank:
@@ -206,11 +227,7 @@ def _misfit(directory: Path, why: str) -> FormatError:
 
 
 def _load(tensor: StoredTensor) -> FloatArray:
-    with tensor.path.open("rb", buffering=0) as stream:
-        stream.seek(tensor.offset)
-        raw = stream.read(tensor.n_bytes)
-    if len(raw) != tensor.n_bytes:
-        raise FormatError(f"{tensor.path.name} ended while it was read", why=f"{tensor.name} is cut", fix="save the adapter again")
+    raw = read_extent(tensor.path, tensor.offset, tensor.n_bytes, tensor.name, fix=_AGAIN)
     array = as_float32(raw, tensor.dtype).reshape(tensor.shape)
     if not np.isfinite(array).all():
         raise FormatError(

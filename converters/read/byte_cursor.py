@@ -14,9 +14,7 @@ from toolkit.errors import FormatError
 
 def damaged_file(path: Path, kind: str, why: str) -> FormatError:
     """The error for a binary file that cannot be what it says; `kind` as in "GGUF file"."""
-    return FormatError(
-        f"{path.name} is not a sound {kind}", why=why, fix="download it again and compare its SHA-256 with the publisher's"
-    )
+    return FormatError(f"{path.name} is not a sound {kind}", why=why, fix="download it again and compare its SHA-256 with the publisher's")
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import numpy as np
 
 from converters.architectures.base import FloatArray
 from converters.read.ctranslate2_header import Ctranslate2Header, Variable
-from converters.stored_blocks import StoredBlocks
+from converters.read.tensor_bytes import as_float32, read_extent
+from converters.stored_blocks import FloatStored
 from toolkit.errors import FormatError, UnsupportedModelError
 
 BLOCK_BYTES = 16 * 2**20
-READABLE = ("float32", "float16", "bfloat16")
+READABLE = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # CTranslate2's name -> safetensors' code
 _AGAIN = "download it again and compare its SHA-256 with the publisher's"
 _TABLES = {
     "decoder.embed_tokens.weight": "decoder/embeddings/weight",
@@ -62,7 +63,7 @@ def _norm(ending: str) -> str:
     return {"weight": "gamma", "bias": "beta"}[ending]
 
 
-class Ctranslate2TensorSource:
+class Ctranslate2TensorSource(FloatStored):
     """Tensors of a model.bin under Hugging Face names, shapes and layout.
 
     Raises (on creation):
@@ -107,22 +108,10 @@ class Ctranslate2TensorSource:
             values = self._values(variable, (first + start) * row_length, count * row_length)
             yield values.reshape(count, *shape[1:])
 
-    def stored_kind(self, name: str) -> str | None:
-        """None: what this reads is stored as floats."""
-        return None
-
-    def stored(self, name: str) -> StoredBlocks | None:
-        """None, as `stored_kind`."""
-        return None
-
     def _values(self, variable: Variable, start: int, count: int) -> FloatArray:
         size = variable.n_bytes // prod(variable.shape)
-        with self.path.open("rb", buffering=0) as stream:
-            stream.seek(variable.offset + start * size)
-            raw = stream.read(count * size)
-        if len(raw) != count * size:
-            raise FormatError(f"{self.path.name} ended while it was read", why=f"{variable.name} is cut", fix="download it again")
-        values = _float32(raw, variable.dtype)
+        raw = read_extent(self.path, variable.offset + start * size, count * size, variable.name)
+        values = as_float32(raw, READABLE[variable.dtype])
         if not np.isfinite(values).all():
             raise FormatError(f"{self.path.name} holds damaged weights", why=f"{variable.name} has NaN or infinite values", fix=_AGAIN)
         return values
@@ -185,11 +174,3 @@ def _bias_of(place: Place) -> str:
 
 def _no_whisper(file_name: str, why: str) -> FormatError:
     return FormatError(f"{file_name} does not hold the weights of a Whisper model", why=why, fix=_AGAIN)
-
-
-def _float32(raw: bytes, dtype: str) -> FloatArray:
-    if dtype == "float32":
-        return np.frombuffer(raw, "<f4")
-    if dtype == "float16":
-        return np.frombuffer(raw, "<f2").astype(np.float32)
-    return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)

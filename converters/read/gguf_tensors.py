@@ -14,6 +14,7 @@ from converters.architectures.decoder import GGUF_TABLES
 from converters.read.gguf_blocks import Blocks, unpack_blocks
 from converters.read.gguf_header import GgufHeader, GgufTensor, read_gguf_header
 from converters.read.gguf_types import READABLE
+from converters.read.tensor_bytes import as_float32, read_extent
 from converters.spec import ModelSpec
 from converters.stored_blocks import BLOCK_BITS, GROUP_SIZE, StoredBlocks
 from toolkit.errors import BackendUnavailableError, FormatError, UnsupportedModelError
@@ -86,23 +87,16 @@ class GgufFile:
         n_rows = int(np.prod(tensor.shape[:-1], dtype=np.int64))
         row_bytes = tensor.n_bytes // n_rows
         step = max(1, BLOCK_BYTES // (4 * tensor.shape[-1]))
-        with self.path.open("rb", buffering=0) as stream:
-            for start in range(0, n_rows, step):
-                n_bytes = (min(start + step, n_rows) - start) * row_bytes
-                stream.seek(tensor.offset + start * row_bytes)
-                raw = stream.read(n_bytes)
-                if len(raw) != n_bytes:
-                    raise FormatError(f"{self.name} ended while it was read", why=f"{tensor.name} is cut", fix="download it again")
-                yield raw
+        for start in range(0, n_rows, step):
+            n_bytes = (min(start + step, n_rows) - start) * row_bytes
+            yield read_extent(self.path, tensor.offset + start * row_bytes, n_bytes, tensor.name)
 
 
 def _dequantized(raw: bytes, tensor: GgufTensor) -> FloatArray:
     """Flat float32 values. Blocks never cross rows, so one long row is the cheapest shape for gguf-py."""
     name = tensor.type.name
-    if name == "F32":
-        return np.frombuffer(raw, "<f4")
-    if name == "F16":
-        return np.frombuffer(raw, "<f2").astype(np.float32)
+    if name in ("F32", "F16"):
+        return as_float32(raw, name)
     try:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize

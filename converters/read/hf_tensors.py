@@ -11,7 +11,8 @@ from converters.architectures.base import FloatArray
 from converters.architectures.decoder import EMBEDDING, LM_HEAD, deciding_keys
 from converters.read.json_file import damaged_json, read_json_object
 from converters.read.safetensors_header import StoredTensor, read_safetensors_header
-from converters.stored_blocks import StoredBlocks
+from converters.read.tensor_bytes import as_float32, read_extent
+from converters.stored_blocks import FloatStored
 from toolkit.errors import FormatError, UnsupportedModelError
 
 BLOCK_BYTES = 16 * 2**20
@@ -141,7 +142,7 @@ def check_tensor_set(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, t
             )
 
 
-class HfTensorSource:
+class HfTensorSource(FloatStored):
     """Tensors of a Hugging Face directory.
 
     Args:
@@ -186,29 +187,17 @@ class HfTensorSource:
         n_rows = int(np.prod(tensor.shape[:-1], dtype=np.int64))
         row_bytes = tensor.n_bytes // n_rows
         step = max(1, BLOCK_BYTES // (4 * row_length))
-        with tensor.path.open("rb", buffering=0) as stream:
-            stream.seek(tensor.offset)
-            for start in range(0, n_rows, step):
-                count = min(step, n_rows - start)
-                raw = stream.read(count * row_bytes)
-                if len(raw) != count * row_bytes:
-                    raise FormatError(f"{tensor.path.name} ended while it was read", why=f"{name} is cut", fix="download it again")
-                block = as_float32(raw, tensor.dtype).reshape(count, row_length)
-                if not np.isfinite(block).all():
-                    raise FormatError(
-                        f"{tensor.path.name} holds damaged weights",
-                        why=f"{name} has NaN or infinite values",
-                        fix="download it again and compare its SHA-256 with the publisher's",
-                    )
-                yield block
-
-    def stored_kind(self, name: str) -> str | None:
-        """None: what this reads is stored as floats."""
-        return None
-
-    def stored(self, name: str) -> StoredBlocks | None:
-        """None: what this reads is stored as floats."""
-        return None
+        for start in range(0, n_rows, step):
+            count = min(step, n_rows - start)
+            raw = read_extent(tensor.path, tensor.offset + start * row_bytes, count * row_bytes, name)
+            block = as_float32(raw, tensor.dtype).reshape(count, row_length)
+            if not np.isfinite(block).all():
+                raise FormatError(
+                    f"{tensor.path.name} holds damaged weights",
+                    why=f"{name} has NaN or infinite values",
+                    fix="download it again and compare its SHA-256 with the publisher's",
+                )
+            yield block
 
     def _check_tied_head(self) -> None:
         """A tied checkpoint may store the output layer again, as long as it is the same table."""
@@ -224,12 +213,3 @@ class HfTensorSource:
                 why="config.json ties it to the embeddings, but the stored lm_head.weight has other values",
                 fix="set tie_word_embeddings to false in config.json if the stored layer is the right one",
             )
-
-
-def as_float32(raw: bytes, dtype: str) -> FloatArray:
-    """Flat float32 values of stored F32, F16 or BF16 bytes; exact."""
-    if dtype == "F32":
-        return np.frombuffer(raw, "<f4")
-    if dtype == "F16":
-        return np.frombuffer(raw, "<f2").astype(np.float32)
-    return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)

@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from converters.architectures.base import FloatArray
 from converters.architectures.fields import Fields
-from converters.read.hf_tensors import BLOCK_BYTES, HfTensorSource, as_float32, check_tensor_set
+from converters.read.hf_tensors import BLOCK_BYTES, HfTensorSource, check_tensor_set
 from converters.read.safetensors_header import StoredTensor
-from converters.stored_blocks import StoredBlocks
+from converters.read.tensor_bytes import as_float32, read_extent
+from converters.stored_blocks import FloatStored
 from toolkit.errors import FormatError, UnsupportedModelError
 
 BITS = 4
@@ -155,7 +156,7 @@ class PackedMatrix:
         return group
 
 
-class PackedInt4Source:
+class PackedInt4Source(FloatStored):
     """Tensors of a packed checkpoint: its linears taken apart, everything else as stored.
 
     Args:
@@ -192,13 +193,6 @@ class PackedInt4Source:
         step = max(1, BLOCK_BYTES // (4 * array.shape[1]))
         yield from (array[start : start + step] for start in range(0, len(array), step))
 
-    def stored_kind(self, name: str) -> str | None:
-        """None: the codes are in no layout that a target keeps."""
-        return None
-
-    def stored(self, name: str) -> StoredBlocks | None:
-        return None
-
 
 def check_packed_set(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], packing: Packing, origin: str) -> None:
     """Compare what is stored with what packing and spec need; no value is read. Raises as `PackedInt4Source`."""
@@ -214,7 +208,7 @@ def _packed_matrices(
     packed = {
         name: _packed_matrix(rest, name, shape, packing, origin)
         for name, shape in shapes.items()
-        if name not in rest and name.removesuffix("weight") + "qweight" in rest
+        if len(shape) == 2 and name not in rest and name.removesuffix("weight") + "qweight" in rest
     }
     return packed, rest
 
@@ -257,12 +251,7 @@ def _nibbles(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
 
 
 def _read(tensor: StoredTensor) -> bytes:
-    with tensor.path.open("rb", buffering=0) as stream:
-        stream.seek(tensor.offset)
-        raw = stream.read(tensor.n_bytes)
-    if len(raw) != tensor.n_bytes:
-        raise FormatError(f"{tensor.path.name} ended while it was read", why=f"{tensor.name} is cut", fix="download it again")
-    return raw
+    return read_extent(tensor.path, tensor.offset, tensor.n_bytes, tensor.name)
 
 
 def _damaged(tensor: StoredTensor, why: str) -> FormatError:

@@ -15,6 +15,7 @@ from converters.architectures import family_of
 from converters.checkpoint import Checkpoint
 from converters.read import read_checkpoint
 from converters.spec import ModelSpec
+from converters.stored_blocks import FloatStored
 from tests.converters.tiny_checkpoints import load_hf, logits, save_hf
 from tests.converters.tiny_gemmas import tiny_gemma
 from toolkit.errors import FormatError, UnsupportedModelError
@@ -61,7 +62,7 @@ MUTANTS: dict[str, Any] = {
 }
 
 
-class WithZeros:
+class WithZeros(FloatStored):
     """A checkpoint's tensors, and zeros for what a mutated spec asks for beside them."""
 
     def __init__(self, inner: Any, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -75,12 +76,6 @@ class WithZeros:
 
     def load(self, name: str) -> np.ndarray:
         return np.concatenate(list(self.blocks(name)))
-
-    def stored_kind(self, name: str) -> None:
-        return None
-
-    def stored(self, name: str) -> None:
-        return None
 
     def blocks(self, name: str) -> Iterator[np.ndarray]:
         return self.inner.blocks(name) if name in self.inner.names() else iter([np.zeros(self.shapes[name], np.float32)])

@@ -172,6 +172,18 @@ def test_a_group_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_checkpoint(directory).tensors.load("model.layers.0.mlp.up_proj.weight")
 
 
+def test_a_packed_vector_is_no_packed_linear(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    directory, _ = packed_directory(tmp_path, "gptq")
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.norm.qweight"] = tensors.pop("model.norm.weight").view(np.int32)
+    save_file(tensors, directory / "model.safetensors")
+    for read in (read_checkpoint, lambda path: inspect_source(str(path))):
+        with pytest.raises(FormatError, match="1 missing, first model.norm.weight; 1 unknown, first model.norm.qweight"):
+            read(directory)
+
+
 VALUES = st.none() | st.booleans() | st.integers(-2, 40) | st.text(max_size=8) | st.floats()
 KEYS = st.sampled_from(["quant_method", "bits", "group_size", "checkpoint_format", "version", "zero_point"])
 
