@@ -18,10 +18,11 @@ from typing import Any, NoReturn
 from toolkit.errors import ToolkitError, UsageError
 
 _LISTS = ("to", "recipe")
-_TEXTS = ("source", "out", "max-memory", "accept-license", "adapter")
+_TEXTS = ("source", "out", "max-memory", "accept-license", "adapter", "fit")
+_CHOICES = {"encoders": ("none",)}
 _NUMBERS = ("context", "max-kl")
 _FLAGS = ("no-verify", "force")
-_KEYS = (*_TEXTS, *_LISTS, *_NUMBERS, *_FLAGS)
+_KEYS = (*_TEXTS, *_CHOICES, *_LISTS, *_NUMBERS, *_FLAGS)
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,18 @@ def _job(path: Path, where: str, fields: Mapping[str, Any]) -> BatchJob:
             options += [f"--{key}"] if value else []
         elif key in _LISTS and isinstance(value, list) and value and all(isinstance(item, str) for item in value):
             options += [f"--{key}", ",".join(value)]
-        elif (key in _TEXTS and isinstance(value, str)) or (key in _NUMBERS and type(value) in (int, float)):
+        elif _is_one_word(key, value):
             options += [] if key == "source" else [f"--{key}", str(value)]
         else:
             _refuse(path, f"{where}: {value!r} is no value for {key}")
     return BatchJob(fields["source"], tuple(options))
+
+
+def _is_one_word(key: str, value: object) -> bool:
+    """Whether an option takes this value as its one argument."""
+    if key in _NUMBERS:
+        return type(value) is int or (type(value) is float and key != "context")
+    return isinstance(value, str) and bool(value) and (key in _TEXTS or value in _CHOICES.get(key, ()))
 
 
 def _require_known(path: Path, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -48,8 +48,11 @@ def read_checkpoint(source: str | Path, *, name: str | None = None, accept_licen
         FormatError: A file is damaged.
         UnsupportedModelError: The model is sound, but cannot be converted.
     """
-    base, _, adapter = str(source).partition(ADAPTER_MARK)
-    if adapter:
+    base, mark, adapter = str(source).partition(ADAPTER_MARK)
+    if mark:
+        if not adapter:  # no path means the current directory to the system, never to a user
+            fix = "give the folder that PEFT's save_pretrained wrote, or leave --adapter out"
+            raise UsageError("no adapter is named", why=f"there is nothing behind {ADAPTER_MARK!r}", fix=fix)
         from converters.read.adapter import apply_adapter
 
         adapted = apply_adapter(read_checkpoint(base, accept_license=accept_license), Path(adapter))

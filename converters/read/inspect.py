@@ -54,7 +54,7 @@ def inspect_source(source: str) -> dict[str, Any]:
     """
     if is_ollama(source):
         stored = find_ollama(source)
-        facts = _local_facts(stored.blob, checkpoint_name(stored.name.model), stored.source)
+        facts = _local_facts(stored.blob, stored.name.checkpoint, stored.source)
         is_layer_asked = facts["license"]["id"] == "unknown" and stored.license_text
         return facts | {"license": asdict(LicenseRecord(license_id(stored.license_text)))} if is_layer_asked else facts
     path = local_path(source)

@@ -54,6 +54,11 @@ class OllamaName(NamedTuple):
         path = self.model if (self.host, self.namespace) == (_HOST, _NAMESPACE) else f"{self.namespace}/{self.model}"
         return f"{SCHEME}{path if self.host == _HOST else f'{self.host}/{self.namespace}/{self.model}'}:{self.tag}"
 
+    @property
+    def checkpoint(self) -> str:
+        """What a checkpoint read from it is called: without the tag if that is `latest`."""
+        return checkpoint_name(self.model if self.tag == _TAG else f"{self.model}-{self.tag}")
+
 
 @dataclass(frozen=True)
 class OllamaModel:
@@ -90,8 +95,7 @@ def read_ollama(source: str, *, name: str | None = None) -> Checkpoint:
         UnsupportedModelError: The model has an adapter or a projector, or its architecture is not supported.
     """
     model = find_ollama(source)
-    called = model.name.model if model.name.tag == _TAG else f"{model.name.model}-{model.name.tag}"
-    checkpoint = read_gguf(model.blob, name=name or checkpoint_name(called), source=model.source)
+    checkpoint = read_gguf(model.blob, name=name or model.name.checkpoint, source=model.source)
     if checkpoint.license.id == "unknown" and model.license_text:
         return replace(checkpoint, license=LicenseRecord(id=license_id(model.license_text)))
     return checkpoint
@@ -113,11 +117,10 @@ def find_ollama(source: str) -> OllamaModel:
     if len(models) != 1:
         raise _damaged(path, f"it lists {len(models)} model layers, one is read")
     blob = _blob(store, models[0], name, path)
-    texts = [_blob(store, layer, name, path).read_bytes()[:_MAX_LICENSE_BYTES] for layer in layers.get(_KIND + "license", [])]
-    _check_digests([store / "blobs" / f"sha256-{_digest(layer, path)}" for layer in layers.get(_KIND + "license", [])], name)
+    license_text = _license_text([_blob(store, layer, name, path) for layer in layers.get(_KIND + "license", [])], name, path)
     revision = hash_files({"manifest": path})["manifest"]
     source_record = SourceRecord(name.uri, revision, {blob.name: blob.name.removeprefix("sha256-")})
-    return OllamaModel(name, blob, source_record, b"\n".join(texts).decode("utf-8", errors="replace"))
+    return OllamaModel(name, blob, source_record, license_text)
 
 
 def ollama_store() -> Path:
@@ -141,11 +144,13 @@ def parse_ollama(source: str) -> OllamaName:
 
 
 def license_id(text: str) -> str:
-    """The licence a text is, by its own heading; `unknown` for any other."""
-    for pattern, known in _LICENSES.items():
-        if match := re.search(pattern, " ".join(text[:2000].lower().split())):
-            return known.format(*match.groups())
-    return "unknown"
+    """The licence a text is, by the first heading in it; `unknown` for any other."""
+    beginning = " ".join(text[:2000].lower().split())
+    found = [(match, known) for pattern, known in _LICENSES.items() if (match := re.search(pattern, beginning))]
+    if not found:
+        return "unknown"
+    match, known = min(found, key=lambda pair: pair[0].start())  # a licence may name others further down
+    return known.format(*match.groups())
 
 
 def _layers(manifest: Mapping[str, Any], path: Path) -> dict[str, list[Mapping[str, Any]]]:
@@ -178,6 +183,15 @@ def _blob(store: Path, layer: Mapping[str, Any], name: OllamaName, path: Path) -
         why = f"{blob.name[:23]}... has {size} bytes, the manifest says {layer.get('size')}"
         raise FormatError(f"{name.uri} is damaged in the Ollama store", why=why, fix=_pull(name))
     return blob
+
+
+def _license_text(blobs: list[Path], name: OllamaName, path: Path) -> str:
+    """The licence layers one after the other, once their digests are proven; a text larger than any licence is refused unread."""
+    n_bytes = sum(blob.stat().st_size for blob in blobs)
+    if n_bytes > _MAX_LICENSE_BYTES:
+        raise _damaged(path, f"its licences have {n_bytes} bytes; {_MAX_LICENSE_BYTES} are allowed")
+    _check_digests(blobs, name)
+    return b"\n".join(blob.read_bytes() for blob in blobs).decode("utf-8", errors="replace")
 
 
 def _check_digests(blobs: list[Path], name: OllamaName) -> None:

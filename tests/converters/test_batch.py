@@ -50,10 +50,17 @@ def test_a_job_has_the_options_of_the_command_and_the_defaults_it_does_not_overr
 
 
 def test_every_option_a_job_may_have_is_one_of_the_command(tmp_path: Path) -> None:
-    jobs = read_jobs(write(tmp_path, BATCH + 'max-memory = "4GiB"\naccept-license = "gemma"\n'))
+    jobs = read_jobs(write(tmp_path, BATCH + 'max-memory = "4GiB"\naccept-license = "gemma"\nadapter = "tuned"\nencoders = "none"\n'))
     parsed = [cli._parser().parse_args(job.words) for job in jobs]
     assert (parsed[0].recipe, parsed[0].context, parsed[0].resume) == ("int8,int4-g32", 4096, True)
     assert (parsed[1].max_memory, parsed[1].accept_license, parsed[1].no_verify) == ("4GiB", "gemma", True)
+    assert (parsed[1].adapter, parsed[1].encoders) == ("tuned", "none")
+
+
+def test_every_option_of_the_command_is_one_a_job_may_have() -> None:
+    options = {action.dest.replace("_", "-") for action in cli._parser()._actions}
+    of_the_command_alone = {"help", "json", "debug", "batch", "ray", "resume"}  # a batch resumes, and prints one table of all
+    assert options - of_the_command_alone == set(batch._KEYS)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,9 @@ def test_every_option_a_job_may_have_is_one_of_the_command(tmp_path: Path) -> No
         ('[[job]]\nsource = "a"\nrecipe = []\n', "is no value for recipe"),
         ('[[job]]\nsource = "a"\ncontext = true\n', "True is no value for context"),
         ('[[job]]\nsource = "a"\nforce = 1\n', "1 is no value for force"),
+        ('[[job]]\nsource = "a"\ncontext = 4.5\n', "4.5 is no value for context"),
+        ('[[job]]\nsource = "a"\nencoders = "all"\n', "'all' is no value for encoders"),
+        ('[[job]]\nsource = "a"\nadapter = ""\n', "'' is no value for adapter"),
         ('job = "a"', "[[job]] a list of tables"),
         ("speed = 3\n", "the file has 'speed'"),
     ],
@@ -107,9 +117,18 @@ def test_a_job_whose_process_dies_is_a_result_too(monkeypatch: pytest.MonkeyPatc
 
 def result_of(job: BatchJob, code: int) -> BatchResult:
     entry = {
-        "name": f"{job.source}-bundle", "path": f"out/{job.source}", "target": "small", "recipe": "int8", "bytes": 1024,
-        "bits_per_weight": 8.0, "kl_mean": 0.01, "kl_p99": 0.1, "top1_agreement": 0.9, "perplexity_ratio": 1.0,
-        "verdict": "pass", "is_new": True,
+        "name": f"{job.source}-bundle",
+        "path": f"out/{job.source}",
+        "target": "small",
+        "recipe": "int8",
+        "bytes": 1024,
+        "bits_per_weight": 8.0,
+        "kl_mean": 0.01,
+        "kl_p99": 0.1,
+        "top1_agreement": 0.9,
+        "perplexity_ratio": 1.0,
+        "verdict": "pass",
+        "is_new": True,
     }
     error = {"error": {"what": "it failed", "why": "a reason", "fix": "another", "code": code}}
     return BatchResult(job, code, {"bundles": [entry]} if code == 0 else error)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from converters.cli import main
-from converters.read import read_checkpoint
+from converters.read import adapter, hf_tensors, read_checkpoint
 from converters.read.adapter import apply_adapter
 from converters.read.adapter_config import read_adapter_config
 from tests.converters.tiny_checkpoints import load_hf, logits, save_hf, tiny_model, write_gguf
+from toolkit.bundle import Bundle
 from toolkit.errors import FormatError, ToolkitError, UnsupportedModelError, UsageError
 
 LAYERS = "model.layers.{}.{}"
@@ -59,7 +60,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_weights_are_those_of_pefts_own_merge(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     model, options = OPTIONS[name]
     trained = Trained(tmp_path, model, **options)
     merged = apply_adapter(read_checkpoint(trained.base), trained.adapter)
@@ -85,7 +85,6 @@ MUTANTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_number_of_the_config_decides_the_weights(mutant: str, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     trained = Trained(tmp_path)
     trained.config(MUTANTS[mutant])
     merged = apply_adapter(read_checkpoint(trained.base), trained.adapter)
@@ -94,7 +93,6 @@ def test_each_number_of_the_config_decides_the_weights(mutant: str, tmp_path: Pa
 
 
 def test_name_source_and_content_hash_tell_of_the_adapter(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     trained = Trained(tmp_path)
     base = read_checkpoint(trained.base)
     merged = read_checkpoint(f"{trained.base}#adapter={trained.adapter}")
@@ -107,7 +105,6 @@ def test_name_source_and_content_hash_tell_of_the_adapter(tmp_path: Path) -> Non
 
 
 def test_a_gguf_file_takes_an_adapter_too_and_its_blocks_are_no_longer_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
     trained = Trained(tmp_path)
     trained.config(lambda config: config.update(base_model_name_or_path="someone/Tiny-Base"))
@@ -140,7 +137,6 @@ REFUSED: dict[str, tuple[type[ToolkitError], Callable[[dict[str, Any]], object]]
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_is_no_plain_lora_for_this_base_is_refused_by_name(why: str, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     kind, change = REFUSED[why]
     trained = Trained(tmp_path)
     trained.config(change)
@@ -149,14 +145,12 @@ def test_what_is_no_plain_lora_for_this_base_is_refused_by_name(why: str, tmp_pa
 
 
 def test_a_table_that_embedding_and_head_share_is_not_adapted(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     trained = Trained(tmp_path, "llama-tied", target_modules=["embed_tokens"])
     with pytest.raises(UnsupportedModelError, match="it adapts model.embed_tokens, whose table"):
         apply_adapter(read_checkpoint(trained.base), trained.adapter)
 
 
 def test_a_table_saved_with_the_adapter_must_be_the_bases_own(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     from safetensors.numpy import load_file, save_file
 
     trained = Trained(tmp_path, "llama", target_modules=["lm_head"])
@@ -168,7 +162,6 @@ def test_a_table_saved_with_the_adapter_must_be_the_bases_own(tmp_path: Path) ->
 
 
 def test_an_adapter_of_another_architecture_does_not_fit(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     trained = Trained(tmp_path, "llama", target_modules=["gate_proj"])
     other = save_hf(tiny_model("llama", num_hidden_layers=2), tmp_path / "short" / "tiny-base")
     with pytest.raises(FormatError, match="belongs to no matrix of the base model"):
@@ -187,11 +180,52 @@ def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_default_of_alpha_is_pefts(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
+    import peft
+
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
     assert read_adapter_config(tmp_path).scale_of("x") == peft.LoraConfig().lora_alpha / 4
 
 
-def test_the_command_merges_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "none"), "--adapter", str(tmp_path / "tuned"), "--to", "gguf"]) in (2, 4)
+def test_the_command_merges_it(own_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained, out = Trained(own_folders), own_folders / "out"
+    options = ["--to", "gguf", "--recipe", "fp32", "--context", "64", "--no-verify", "--out", str(out)]
+    assert main([str(trained.base), "--adapter", str(trained.adapter), *options]) == 0, capsys.readouterr().err
+    bundle = Bundle.open(out / "tiny-base-tuned-gguf-fp32")
+    name = LAYERS.format(1, "self_attn.q_proj.weight")
+    merged, base = read_checkpoint(bundle.entry_path).tensors.load(name), read_checkpoint(trained.base).tensors.load(name)
+    np.testing.assert_allclose(merged, trained.merged.state_dict()[name].numpy(), rtol=0, atol=1e-6)
+    assert np.abs(merged - base).max() > 1e-2, "an adapter left out would not show"
+
+
+def test_the_command_names_a_base_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none"), "--adapter", str(tmp_path / "tuned"), "--to", "gguf"]) == 4
     assert "none does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", ["", "#encoders=none"])
+def test_an_adapter_without_a_name_is_a_usage_error(before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Left out, the base would be converted as if it were the tuned model."""
+    base = save_hf(tiny_model("llama"), tmp_path / "tiny-base")
+    with pytest.raises(UsageError, match="no adapter is named"):
+        read_checkpoint(f"{base}{before}#adapter=")
+    assert main([str(base), "--adapter", "", "--to", "gguf", *(["--encoders", "none"] if before else [])]) == 2
+    assert "no adapter is named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-table"])
+def test_factors_are_read_once_a_matrix_whatever_its_blocks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = Trained(tmp_path, "llama", target_modules=["embed_tokens" if name == "llama-table" else "q_proj"])
+    base = read_checkpoint(trained.base)
+    merged = apply_adapter(base, trained.adapter)
+    tensor = next(
+        each for each in merged.tensors.names() if each.endswith("embed_tokens.weight" if name == "llama-table" else "q_proj.weight")
+    )
+    whole = merged.tensors.load(tensor)
+    read: list[str] = []
+    load = adapter._load
+    monkeypatch.setattr(adapter, "_load", lambda stored: (read.append(stored.name), load(stored))[1])
+    monkeypatch.setattr(hf_tensors, "BLOCK_BYTES", 4 * 3 * whole.shape[1])  # three rows a block
+    blocks = list(merged.tensors.blocks(tensor))
+    assert len(blocks) > 2 and len(read) == 2
+    np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=0, atol=1e-6)
+    assert np.abs(whole - base.tensors.load(tensor)).max() > 1e-3

@@ -89,6 +89,8 @@ def test_inspecting_tells_the_same_without_loading(store: Store) -> None:
     facts = inspect_source("ollama:tiny")
     assert (facts["name"], facts["format"], facts["license"]["id"], facts["model_type"]) == ("tiny", "gguf", "Apache-2.0", "llama")
     assert facts["source"]["uri"] == "ollama:tiny:latest"
+    store.write("registry.ollama.ai", "library", "tiny", "chat")
+    assert inspect_source("ollama:tiny:chat")["name"] == read_checkpoint("ollama:tiny:chat").name == "tiny-chat"
 
 
 def test_a_changed_blob_is_refused(store: Store) -> None:
@@ -104,6 +106,20 @@ def test_a_changed_licence_is_refused(store: Store) -> None:
     store.blob(1).write_bytes(APACHE.replace("2.0", "9.9").encode())
     with pytest.raises(FormatError, match="ollama:tiny:latest is damaged in the Ollama store"):
         read_checkpoint("ollama:tiny")
+
+
+def test_a_licence_is_proven_before_it_is_read_and_refused_unread_if_it_is_no_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_bytes, read = Path.read_bytes, []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path.name), read_bytes(path))[1])
+    store.blob(1).write_bytes(APACHE.replace("2.0", "9.9").encode())
+    with pytest.raises(FormatError, match="is damaged in the Ollama store"):
+        read_checkpoint("ollama:tiny")
+    store.layers[1] = store.layer("license", APACHE.encode())
+    store.layers += [store.layer("license", bytes([65 + n]) * 2**19) for n in range(2)]
+    store.write()
+    with pytest.raises(FormatError, match=rf"its licences have {2**20 + len(APACHE)} bytes; 1048576 are allowed"):
+        read_checkpoint("ollama:tiny")
+    assert not {store.blob(index).name for index in (1, -1, -2)} & set(read)
 
 
 def test_a_cut_blob_is_refused_before_it_is_hashed(store: Store) -> None:
@@ -195,6 +211,8 @@ def test_no_manifest_ends_in_a_traceback(layers: Any) -> None:
         (APACHE, "Apache-2.0"),
         ("Gemma Terms of Use\n\nLast modified", "gemma"),
         ("LLAMA 3.2 COMMUNITY LICENSE AGREEMENT", "llama3.2"),
+        ("Gemma Terms of Use\n\nThe tokenizer is under the Apache License\nVersion 2.0", "gemma"),
+        ("MIT License\n\nBuilt with Llama 3.1 Community License material", "MIT"),
         ("Mine", "unknown"),
     ],
 )
