@@ -15,9 +15,11 @@ def test_every_registered_reader_can_be_imported_and_has_the_contracts_parameter
     import importlib
     import inspect
 
-    for module, function in READERS.values():
+    own = {kind: set[str]() for kind in READERS} | {"hf": {"leaves_out_encoders"}}
+    for kind, (module, function) in READERS.items():
         parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters.values()
         assert [each.name for each in parameters][:4] == ["path", "name", "source", "license"]
+        assert {each.name for each in list(parameters)[4:]} == own[kind]
         assert all(each.default is not inspect.Parameter.empty for each in list(parameters)[1:]), "a reader's own options are optional"
 
 
