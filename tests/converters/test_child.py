@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -55,11 +56,31 @@ def test_a_killed_child_is_a_matter_of_memory() -> None:
     assert "--max-memory" in caught.value.fix
 
 
-def test_a_child_that_takes_too_long_is_ended(own_folders: Path) -> None:
+def test_a_child_that_takes_too_long_is_ended(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = own_folders / "pid"
+
+    class OnceItRuns(threading.Timer):
+        """Runs out when the child says that it runs, not after seconds in which a busy machine may not have started it."""
+
+        def run(self) -> None:
+            while not self.finished.wait(0.02):
+                if note.exists() and note.read_text():
+                    self.function()
+                    return
+
+    monkeypatch.setattr(threading, "Timer", OnceItRuns)
     with pytest.raises(ChildDeathError, match="could not wait") as caught:
-        run_in_child(f"{JOBS}:wait_forever", {"note": str(own_folders / "pid")}, what="wait", timeout_s=3)
+        run_in_child(f"{JOBS}:wait_forever", {"note": str(note)}, what="wait", timeout_s=3)
     assert caught.value.cause == TIME_LIMIT and "longer than 3 s" in caught.value.why
-    assert not _runs(int((own_folders / "pid").read_text()))
+    assert not _runs(int(note.read_text()))
+
+
+def test_the_time_a_child_has_is_the_time_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    timer = threading.Timer
+    monkeypatch.setattr(threading, "Timer", lambda seconds, end: (given.append(seconds), timer(seconds, end))[1])
+    assert run_in_child(f"{JOBS}:double", {"value": 2}, what="double", timeout_s=900)["doubled"] == 4
+    assert given == [900]
 
 
 def test_nothing_is_left_in_the_temporary_folder_and_ten_logs_in_the_cache(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
