@@ -14,6 +14,7 @@ from converters.safetensors_writer import WeightDtype, write_safetensors
 from converters.spec import ModelSpec
 from converters.stored_blocks import StoredBlocks
 from toolkit.cache import write_error
+from toolkit.errors import FormatError
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 TokenizerKind = Literal["bpe-byte-level", "sentencepiece"]
@@ -52,6 +53,20 @@ class TokenizerFiles:
     config: dict[str, Any] = field(default_factory=dict)
     added_space_prefix: bool = False
     sentencepiece_model: bytes | None = None
+
+    def require_json(self) -> bytes:
+        """tokenizer.json.
+
+        Raises:
+            FormatError: There is none.
+        """
+        if self.tokenizer_json is None:
+            raise FormatError(
+                "this checkpoint has no tokenizer",
+                why="tokenizer.json is missing, and nothing else says which ids its texts have",
+                fix="put the tokenizer.json of the original model beside the weights",
+            )
+        return self.tokenizer_json
 
 
 @dataclass(frozen=True)

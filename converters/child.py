@@ -28,6 +28,7 @@ _running: set[subprocess.Popen[bytes]] = set()
 
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 TIME_LIMIT = "time limit"
+MEMORY_LIMIT = "MemoryError"
 LAST_LOG_LINES = 3
 LAST_LOG_BYTES = 2**16
 MOST_LOGS = 10
@@ -37,7 +38,7 @@ class ChildDeathError(ToolkitError):
     """A child ended before it answered.
 
     Attributes:
-        cause: How, as in "it died of CAUSE": a signal's name, an exit code, or the time limit.
+        cause: How, as in "it died of CAUSE": a signal's name, an exit code, the time limit, or memory it was not given.
     """
 
     def __init__(self, what: str, *, why: str, fix: str, cause: str) -> None:
@@ -59,7 +60,7 @@ def run_in_child(function: str, arguments: dict[str, Any], *, what: str, timeout
 
     Raises:
         ToolkitError: What the function raised, unchanged if it was a ToolkitError of the function's own.
-        ChildDeathError: The child crashed, left without an answer, or ran out of time.
+        ChildDeathError: The child crashed, left without an answer, or ran out of time or of the memory it may take.
         BudgetError: The child was killed by SIGKILL, which is what running out of memory looks like.
     """
     with tempfile.TemporaryFile() as log, _started(function, arguments, log) as (process, result_end):
@@ -147,6 +148,9 @@ def _raise_again(what: str, error: dict[str, Any], log: BinaryIO) -> NoReturn:
     kind = getattr(toolkit.errors, error["kind"], None)
     if isinstance(kind, type) and issubclass(kind, ToolkitError):
         raise kind(error["what"], why=error["why"], fix=error["fix"])
+    if error["kind"] == MEMORY_LIMIT:  # the limits of `confinement` end it either by a signal or by this
+        why = f"{MEMORY_LIMIT}: {error['what'] or 'an allocation failed'}"
+        raise ChildDeathError(f"could not {what}: it ran out of memory", why=why, fix=_read_log(log, "the traceback"), cause=MEMORY_LIMIT)
     raise ToolkitError(f"could not {what}", why=f"{error['kind']}: {error['what']}", fix=_read_log(log, "the traceback"))
 
 

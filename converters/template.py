@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from converters.runtime_probe import RuntimeAnswers, render_runtime
-from converters.template_source import ask_source, death_blamed_on_template
+from converters.template_source import ask_source, death_blamed_on_template, spoken_of
 from converters.template_texts import ANSWER, CONVERSATIONS, DIALOGUES
-from toolkit.errors import FidelityError, FormatError
+from toolkit.errors import FidelityError
 
 
 @dataclass(frozen=True)
@@ -45,50 +45,24 @@ def package_template(
     """Rewrite a checkpoint's chat template for the runtime and prove it.
 
     Args:
-        chat_template: From the checkpoint; None or blank for a base model.
+        chat_template: From the checkpoint; None for a base model.
         special_tokens: What templates may name: {"bos_token": "<bos>", "eos_token": ..., ...}.
         stop_texts: The texts of the tokens that end an answer.
 
     Raises:
         FormatError: The template is no valid Jinja, has a statement the runtime has no counterpart for, ignores the
             messages, or takes too much time or memory.
-        FidelityError: A conversation is rendered differently; `why` holds the difference.
+        FidelityError: No conversation is rendered, or one differently; `why` holds the difference.
         BackendUnavailableError: The runtime that has to prove it is not installed.
     """
-    if chat_template is None or not chat_template.strip():
+    if chat_template is None:
         return PackagedTemplate(False, None)
-    tokens = {name: text for name, text in (special_tokens or {}).items() if name in chat_template}
-    source = ask_source(chat_template, tokens, stop_texts)
-    if not any(source.rendered):
-        raise FidelityError(
-            "the checkpoint's chat template renders no conversation",
-            why="it refuses, or renders empty, all of the fixed conversations",
-            fix="remove chat_template from the checkpoint to convert a base model",
-        )
-    _require_messages(source.rendered)
+    source = ask_source(chat_template, spoken_of(chat_template, special_tokens or {}), stop_texts)
     with death_blamed_on_template("the LiteRT-LM runtime"):
         answers = render_runtime(source.template, CONVERSATIONS, DIALOGUES)
     _require_equal(source.rendered, answers)
     exact = _has_exact_turns(source.dialogues, stop_texts, answers)
     return PackagedTemplate(True, source.template, source.rewrites, sum(text is not None for text in source.rendered), exact)
-
-
-def _require_messages(rendered: Sequence[str | None]) -> None:
-    """Refuse a template that says the same whatever the messages are, so that no model could answer them.
-
-    Raises:
-        FormatError: It does.
-    """
-    if len(texts := {text for text in rendered if text is not None}) == 1:
-        raise FormatError(
-            "the checkpoint's chat template ignores the messages",
-            why=f"all fixed conversations are rendered as {_short(texts.pop())}",
-            fix="correct chat_template in the checkpoint, or remove it to convert a base model",
-        )
-
-
-def _short(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."
 
 
 def _require_equal(expected: Sequence[str | None], answers: RuntimeAnswers) -> None:

@@ -30,6 +30,14 @@ def targets_for(model_type: str) -> list[str]:
     return [name for name, module in sorted(TARGETS.items()) if model_type in importlib.import_module(module).MODEL_TYPES]
 
 
+def other_targets(name: str, model_type: str) -> str:
+    """What to do about a model that one target cannot take: the others that take its architecture."""
+    *most, last = [other for other in targets_for(model_type) if other != name] or [""]
+    if not last:
+        return "add the family as CONTRIBUTING.md describes"
+    return f"use another target: --to {', '.join(most)}{' or ' if most else ''}{last}"
+
+
 def load_target(name: str, registry: Mapping[str, str] = TARGETS) -> Target:
     """Import a target on use.
 

@@ -1,24 +1,26 @@
 """Asking onnxruntime-genai itself what it makes of a tokenizer and a chat template, before any weight is written.
 
-It needs no model for that: a folder with the tokenizer's files and a genai_config.json will do. It is loaded in a child process,
-since a template is a program by a stranger.
+It needs no model for that: a folder with the tokenizer's files and a genai_config.json will do. It is loaded in child processes,
+since a template is a program by a stranger; one for the tokenizer, one for the template, so that each answers for itself.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
 from converters.confinement import confine
+from converters.targets import other_targets
 from converters.targets.onnx_tokenizer import WrittenTokenizer, ways_to_write
-from converters.template_source import check_length, death_blamed_on_template, render_transformers
+from converters.template_source import confined, death_blamed_on_template, expected_conversations
 from converters.template_texts import CONVERSATIONS, Message
-from converters.tokenizer import reference_encodings, special_tokens
+from converters.tokenizer import reference_encodings
 from toolkit.errors import FidelityError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 CPU_S = 60.0
 MEMORY_BYTES = 2**31
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0  # for a machine on which 60 s of CPU take that long
 TEMPLATE_NAME = "chat_template.jinja"
 
 
@@ -68,86 +70,75 @@ def prove(checkpoint: Checkpoint, genai_config: dict[str, Any]) -> ProvenText:
     Raises:
         FormatError: Tokenizer or template are damaged, or the template takes too much.
         FidelityError: The runtime tokenizes or renders differently; `why` holds the first difference.
-        ToolkitError: The runtime died.
+        ChildDeathError: The runtime died of the tokenizer.
     """
-    template = checkpoint.chat_template if checkpoint.chat_template and checkpoint.chat_template.strip() else None
-    expected = _expected(checkpoint, template)
-    first_why = ""
-    context_length = genai_config["model"]["context_length"]
-    for written in ways_to_write(checkpoint.tokenizer, context_length):
-        assert checkpoint.tokenizer.tokenizer_json is not None
-        encodings = reference_encodings(checkpoint.tokenizer.tokenizer_json)
-        candidate = ProvenText(written, len(encodings), template, sum(text is not None for text in expected))
-        got = _ask(candidate, genai_config, checkpoint.tokenizer.tokenizer_json, list(encodings), expected)
-        if why := got["tokenizer_why"]:
-            first_why = first_why or why
-            continue
-        if got["template_why"]:
-            raise _different("the chat template does not say in onnxruntime-genai what it says in the checkpoint", got["template_why"])
+    tokenizer_json = checkpoint.tokenizer.require_json()
+    encodings = reference_encodings(tokenizer_json)
+    expected = expected_conversations(checkpoint)
+    model_type, first_why = checkpoint.spec.model_type, ""
+    for written in ways_to_write(checkpoint.tokenizer, genai_config["model"]["context_length"]):
+        candidate = ProvenText(written, len(encodings), checkpoint.chat_template, sum(text is not None for text in expected))
+        with _folder(candidate, genai_config, tokenizer_json) as folder:
+            if why := _ask_tokenizer(folder, list(encodings)):
+                first_why = first_why or why
+                continue
+            if expected and (why := _ask_template(folder, expected)):
+                what = "the chat template does not say in onnxruntime-genai what it says in the checkpoint"
+                raise FidelityError(what, why=why, fix=other_targets("onnx", model_type))
         return candidate
-    raise _different("this tokenizer does not work in onnxruntime-genai", first_why)
+    raise FidelityError("this tokenizer does not work in onnxruntime-genai", why=first_why, fix=other_targets("onnx", model_type))
 
 
-def _different(what: str, why: str) -> FidelityError:
-    return FidelityError(what, why=why, fix="convert to another target: --to litert, mlx or gguf")
-
-
-def _expected(checkpoint: Checkpoint, template: str | None) -> list[str | None]:
-    if template is None:
-        return []
-    tokens = {name: text for name, text in special_tokens(checkpoint.tokenizer).items() if name in template}
-    arguments = {"chat_template": template, "tokens": tokens}
-    with death_blamed_on_template("transformers"):
-        done = run_in_child(f"{__name__}:render", arguments, what="render the chat template", timeout_s=TIMEOUT_S)
-    rendered: list[str | None] = done["rendered"]
-    if not any(rendered):
-        raise FidelityError(
-            "the checkpoint's chat template renders no conversation",
-            why="it refuses, or renders empty, all of the fixed conversations",
-            fix="remove chat_template from the checkpoint to convert a base model",
-        )
-    return rendered
-
-
-def _ask(
-    candidate: ProvenText, genai_config: dict[str, Any], tokenizer_json: bytes, texts: list[str], expected: list[str | None]
-) -> dict[str, Any]:
+@contextmanager
+def _folder(candidate: ProvenText, genai_config: dict[str, Any], tokenizer_json: bytes) -> Iterator[str]:
+    """What the runtime opens, and the checkpoint's own tokenizer beside it, for as long as it is asked."""
     with tempfile.TemporaryDirectory(prefix="ondevice-toolkit-") as name:
-        folder = Path(name)
         for file_name, content in candidate.files().items():
-            (folder / file_name).write_bytes(content)
-        (folder / "genai_config.json").write_text(json.dumps(genai_config), encoding="utf-8")
-        (folder / "reference.json").write_bytes(tokenizer_json)
-        arguments = {"folder": name, "texts": texts, "expected": expected}
-        with death_blamed_on_template("onnxruntime-genai"):
-            return run_in_child(f"{__name__}:answer", arguments, what="ask onnxruntime-genai", timeout_s=TIMEOUT_S)
+            (Path(name) / file_name).write_bytes(content)
+        (Path(name) / "genai_config.json").write_text(json.dumps(genai_config), encoding="utf-8")
+        (Path(name) / "reference.json").write_bytes(tokenizer_json)
+        yield name
 
 
-def render(chat_template: str, tokens: dict[str, str]) -> dict[str, Any]:
-    """A child's part: every conversation as transformers renders it, None where the template refuses."""
-    import transformers.utils.chat_template_utils  # noqa: F401  its memory and time are not the template's
-
-    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
-    rendered = [render_transformers(chat_template, messages, tokens) for messages in CONVERSATIONS]
-    for text in rendered:
-        check_length(text or "", "one conversation rendered")
-    return {"rendered": rendered}
+def _ask_tokenizer(folder: str, texts: Sequence[str]) -> str:
+    arguments = {"folder": folder, "texts": list(texts), "cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES}
+    what = "ask onnxruntime-genai about the tokenizer"
+    return str(run_in_child(f"{__name__}:compare_texts", arguments, what=what, timeout_s=TIMEOUT_S)["difference"])
 
 
-def answer(folder: str, texts: list[str], expected: list[str | None]) -> dict[str, Any]:
-    """A child's part: the first difference in tokenizing and in rendering, in words; empty where there is none."""
+def _ask_template(folder: str, expected: Sequence[str | None]) -> str:
+    arguments = {"folder": folder, "expected": list(expected), "cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES}
+    what = "ask onnxruntime-genai about the chat template"
+    with death_blamed_on_template("onnxruntime-genai"):
+        return str(run_in_child(f"{__name__}:compare_conversations", arguments, what=what, timeout_s=TIMEOUT_S)["difference"])
+
+
+def compare_texts(folder: str, texts: list[str], cpu_s: float, memory_bytes: int) -> dict[str, Any]:
+    """A child's part: the first difference in tokenizing, in words; empty where there is none."""
+    try:
+        tokenizer, reference = _tokenizers(folder)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # the library has no class of its own
+        return {"difference": f"the runtime refuses it: {_one_line(error)}"}
+    confine(cpu_s=cpu_s, memory_bytes=memory_bytes)
+    return {"difference": _token_difference(tokenizer, reference, texts)}
+
+
+def compare_conversations(folder: str, expected: list[str | None], cpu_s: float, memory_bytes: int) -> dict[str, Any]:
+    """A child's part: the first difference in rendering, in words; empty where there is none."""
+    tokenizer, reference = _tokenizers(folder)
+    with confined("onnxruntime-genai", cpu_s=cpu_s, memory_bytes=memory_bytes):
+        return {"difference": _text_difference(tokenizer, reference, expected)}
+
+
+def _tokenizers(folder: str) -> tuple[Any, Any]:
+    """The runtime's reading of a folder, and the checkpoint's own."""
     import onnxruntime_genai as genai
     from tokenizers import Tokenizer
 
     genai.disable_telemetry_events()
-    reference = Tokenizer.from_file(str(Path(folder) / "reference.json"))
-    try:
-        tokenizer = genai.Tokenizer(folder)
-    except Exception as error:  # the library has no class of its own
-        return {"tokenizer_why": f"the runtime refuses it: {_one_line(error)}", "template_why": ""}
-    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
-    tokenizer_why, template_why = _token_difference(tokenizer, reference, texts), _text_difference(tokenizer, reference, expected)
-    return {"tokenizer_why": tokenizer_why, "template_why": template_why}
+    return genai.Tokenizer(folder), Tokenizer.from_file(str(Path(folder) / "reference.json"))
 
 
 def _token_difference(tokenizer: Any, reference: Any, texts: Sequence[str]) -> str:
@@ -182,6 +173,8 @@ def _text_difference(tokenizer: Any, reference: Any, expected: Sequence[str | No
 def _rendered(tokenizer: Any, messages: Sequence[Message]) -> tuple[str | None, str]:
     try:
         return str(tokenizer.apply_chat_template(json.dumps(list(messages)), add_generation_prompt=True)), ""
+    except MemoryError:
+        raise
     except Exception as error:  # a template's own refusal, or what the runtime cannot do
         return None, _one_line(error)
 

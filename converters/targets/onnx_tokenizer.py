@@ -44,20 +44,15 @@ def ways_to_write(files: TokenizerFiles, context_length: int) -> Iterator[Writte
     Raises:
         FormatError: There is no tokenizer.json, or it is damaged.
     """
-    if files.tokenizer_json is None:
-        raise FormatError(
-            "this checkpoint has no tokenizer",
-            why="tokenizer.json is missing, and nothing else says which ids its texts have",
-            fix="put the tokenizer.json of the original model beside the weights",
-        )
+    tokenizer_json = files.require_json()
     try:
-        data = json.loads(files.tokenizer_json)
+        data = json.loads(tokenizer_json)
         rewrites = _rewrite(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError("tokenizer.json cannot be read", why=str(error)[:200], fix="download the checkpoint again") from error
     named = str(files.config.get("tokenizer_class", ""))
     texts = [(json.dumps(data, ensure_ascii=False).encode(), rewrites)] if rewrites else []
-    for content, notes in (*texts, (files.tokenizer_json, ())):
+    for content, notes in (*texts, (tokenizer_json, ())):
         for chosen in dict.fromkeys((*_classes(files), named)):
             if chosen:
                 config = files.config | {"tokenizer_class": chosen, "model_max_length": context_length}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from converters.confinement import confine
+from converters.template_source import confined
 from toolkit.errors import FormatError
 
 
@@ -51,3 +52,8 @@ def count_for_ever(cpu_s: float) -> dict[str, Any]:
 def fill(n_bytes: int, memory_bytes: int) -> dict[str, Any]:
     confine(cpu_s=60, memory_bytes=memory_bytes)
     return {"n_bytes": len(bytes(n_bytes))}
+
+
+def fill_for_template(n_bytes: int, memory_bytes: int) -> dict[str, Any]:
+    with confined("the runtime", cpu_s=60, memory_bytes=memory_bytes):
+        return {"n_bytes": len(bytes(n_bytes))}

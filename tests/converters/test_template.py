@@ -67,9 +67,14 @@ def test_without_the_cut_a_template_that_rewrites_history_breaks_off(monkeypatch
     assert "message 2 of 3" in caught.value.why and "\n" not in caught.value.why
 
 
-@pytest.mark.parametrize("blank", [None, "", " \n"])
-def test_a_base_model_gets_no_template(blank: str | None) -> None:
-    assert package_template(blank) == PackagedTemplate(chat=False, template=None)
+def test_a_base_model_gets_no_template() -> None:
+    assert package_template(None) == PackagedTemplate(chat=False, template=None)
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_template_is_for_readers_to_leave_out(blank: str) -> None:
+    with pytest.raises((FidelityError, FormatError), match="the checkpoint's chat template"):
+        package_template(blank)
 
 
 def test_refusals_are_the_same_on_both_sides() -> None:

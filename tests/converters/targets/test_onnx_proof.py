@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from converters.checkpoint import Checkpoint, TokenizerFiles
+from converters.child import ChildDeathError, run_in_child
 from converters.read import read_checkpoint
+from converters.targets import onnx_proof
 from converters.targets.onnx_config import genai_config
 from converters.targets.onnx_proof import ProvenText, prove
 from converters.targets.onnx_tokenizer import BYTE_LEVEL_CLASS, PIECE_CLASS, ways_to_write
@@ -20,6 +22,7 @@ from tests.converters.small_tokenizer import small_tokenizer_json
 from tests.converters.targets.onnx_models import onnx_model, onnx_source
 from toolkit.errors import FidelityError, FormatError
 
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}"
 DIGITS = {
     "type": "Sequence",
     "pretokenizers": [
@@ -91,7 +94,7 @@ def test_a_tokenizer_the_runtime_reads_differently_is_refused_with_the_text(chec
     with pytest.raises(FidelityError, match="does not work in onnxruntime-genai") as caught:
         proven(gemma_like(checkpoint, cuts_runs=True, normalize=True))
     assert "texts differ, first" in caught.value.why and "expected [" in caught.value.why
-    assert caught.value.exit_code == 6 and "--to litert" in caught.value.fix
+    assert caught.value.exit_code == 6 and caught.value.fix == "use another target: --to gguf, litert or mlx"
 
 
 def test_an_entry_no_merge_reaches_is_found_by_the_runtime_and_refused(checkpoint: Checkpoint) -> None:
@@ -148,10 +151,29 @@ def test_a_template_that_renders_nothing_is_refused(checkpoint: Checkpoint) -> N
 
 
 def test_a_template_that_never_ends_is_ended(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("converters.targets.onnx_proof.TIMEOUT_S", 20.0)
-    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}"
-    with pytest.raises(FormatError, match="takes too much to render"):
-        proven(replace(checkpoint, chat_template=endless))
+    monkeypatch.setattr("converters.template_source.CPU_S", 2.0)
+    with pytest.raises(FormatError, match="takes too much to render") as caught:
+        proven(replace(checkpoint, chat_template=ENDLESS))
+    assert "in transformers" in caught.value.why and caught.value.exit_code == 4
+
+
+def test_a_template_that_only_the_runtime_cannot_bear_is_ended_too(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_proof, "CPU_S", 2.0)
+    monkeypatch.setattr(onnx_proof, "expected_conversations", lambda checkpoint: ("",) * len(CONVERSATIONS))
+    with pytest.raises(FormatError, match="takes too much to render") as caught:
+        proven(replace(checkpoint, chat_template=ENDLESS))
+    assert "in onnxruntime-genai" in caught.value.why
+
+
+def test_a_death_over_the_tokenizer_is_not_the_templates(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(function: str, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
+        if "texts" in arguments:
+            raise ChildDeathError("died", why="of it", fix="none", cause="SIGSEGV")
+        return run_in_child(function, arguments, **options)
+
+    monkeypatch.setattr(onnx_proof, "run_in_child", die)
+    with pytest.raises(ChildDeathError):
+        proven(replace(checkpoint, chat_template=CHATML.template))
 
 
 def test_files_of_a_base_model_ask_for_bos_only_where_the_checkpoint_does(checkpoint: Checkpoint, tmp_path: Path) -> None:
