@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from toolkit.cache import CACHE_VARIABLE, CONFIG_VARIABLE
 from toolkit.fetch import fetch
+
+if TYPE_CHECKING:
+    from tests.tiny_speech import TinySpeech
 
 
 @pytest.fixture
@@ -37,3 +41,15 @@ def gemma_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv(CONFIG_VARIABLE, str(tmp_path_factory.mktemp("config")))
         path = fetch("gemma-3-270m", accept_license="gemma").path
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_speech(tmp_path_factory: pytest.TempPathFactory) -> TinySpeech:
+    """A tiny random Whisper with its checkpoint and float graph, lowered once for all tests."""
+    from tests.tiny_speech import can_lower, make_tiny_speech
+
+    if not can_lower():
+        pytest.skip("needs the convert extra to lower the tiny Whisper")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        return make_tiny_speech(tmp_path_factory.mktemp("speech"))

@@ -74,7 +74,7 @@ _SIGNATURES: dict[str, list[object]] = {
     "UnlockTensorBuffer": [_Handle],
     "RunCompiledModel": [_Handle, _Size, _Size, _P(_Handle), _Size, _P(_Handle)],
 }
-_DESTROYERS = ("TensorBuffer", "CompiledModel", "Options", "Model", "Environment")
+_DESTROYERS = ("TensorBuffer", "CompiledModel", "OpaqueOptions", "Options", "Model", "Environment")
 
 
 class LiteRtLibrary:
@@ -124,7 +124,9 @@ class LiteRtLibrary:
         return (value.value or b"").decode("utf-8", "replace")
 
     def destroy(self, kind: str, handle: ctypes.c_void_p) -> None:
+        """Destroy what a handle stands for, and empty the handle: the library refuses an empty one, but follows a stale one."""
         self._destroyers[kind](handle)
+        handle.value = None
 
 
 def open_library(path: str | os.PathLike[str] | None = None) -> LiteRtLibrary:
@@ -162,7 +164,11 @@ class TensorBuffer:
 
     def __init__(self, library: LiteRtLibrary, handle: ctypes.c_void_p, kind: RankedTensorType) -> None:
         self._library, self.handle, self.shape = library, handle, kind.shape
-        self.n_bytes = library.number("GetTensorBufferPackedSize", handle)
+        try:
+            self.n_bytes = library.number("GetTensorBufferPackedSize", handle)
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def locked(self, *, write: bool) -> Iterator[int]:

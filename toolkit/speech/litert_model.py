@@ -60,13 +60,16 @@ class LiteRtModel:
         self._library.call("SetOptionsHardwareAccelerators", options, CPU)
         lines = [f"num_threads = {int(n_threads)}"]
         if cache_path is not None:
-            escaped = str(cache_path).replace("\\", "\\\\").replace('"', '\\"')
-            lines.append(f'weight_cache_file_path = "{escaped}"')
+            lines.append(f'weight_cache_file_path = "{cache_path}"')  # its parser takes the line's outer quotes and unescapes nothing
         # The library keeps pointers to both: they live as long as this object.
         self._toml = ctypes.create_string_buffer("\n".join(lines).encode())
         self._deleter = _DELETER(lambda payload: None)
         opaque = self._library.handle("CreateOpaqueOptions", b"xnnpack", ctypes.cast(self._toml, ctypes.c_void_p), self._deleter)
-        self._library.call("AddOpaqueOptions", options, opaque)
+        try:
+            self._library.call("AddOpaqueOptions", options, opaque)  # from here on they belong to the options
+        except BaseException:
+            self._library.destroy("OpaqueOptions", opaque)
+            raise
         return self._library.handle("CreateCompiledModel", self._environment, self._model, options)
 
     def _read_signatures(self, path: Path) -> dict[str, Signature]:
