@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 from toolkit.backends import BACKENDS
+from toolkit.backends.llama_server import DISTRIBUTION, find_program
 from toolkit.device.profile import Device
+from toolkit.errors import UsageError
 from toolkit.target_support import why_not
 
 _LIMIT_S = 60.0
-# Each prints what the engine uses as {"uses": [...], "detail": "..."}; it runs in a new interpreter.
-_LITERT = """
-import json, litert_lm
-litert_lm.engine._get_lib()
-print(json.dumps({"uses": ["CPU"], "detail": "XNNPACK kernels; this version opens LiteRT on the CPU only"}))
+# Asked in a new interpreter: prints the fields of `toolkit.backends.base.BackendFacts` as its last line, or `why` and `fix`.
+_QUESTION = """
+import json, sys
+from dataclasses import asdict
+from toolkit.backends import load_backend
+from toolkit.errors import ToolkitError
+try:
+    facts = asdict(load_backend({name!r}).probe())
+except ToolkitError as error:
+    facts = {{"why": error.why or error.what, "fix": error.fix}}
+print(json.dumps(facts))
 """
-_MLX = """
-import json, mlx.core as mx
-device = str(mx.default_device())
-kind = "GPU" if "gpu" in device else "CPU"
-detail = "Metal" if kind == "GPU" else "this build of mlx has no GPU; quantized models are slow on it"
-print(json.dumps({"uses": [kind], "detail": detail}))
-"""
-_ONNX = """
-import json, onnxruntime, onnxruntime_genai
-names = [name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()]
-uses = [name for name in names if name != "Azure"]
-print(json.dumps({"uses": uses, "detail": "execution providers of onnxruntime " + onnxruntime.__version__}))
-"""
-_REFERENCE = """
-import json, torch, transformers
-uses = ["GPU"] if torch.cuda.is_available() else ["CPU"]
-print(json.dumps({"uses": uses, "detail": "torch " + torch.__version__ + ", float32: the oracle, not for use"}))
-"""
+# In an interpreter that finds what this one finds.
+_HERE = "import sys; sys.path[:] = sys.argv[1].split(sys.argv[2])\n"
 
 
 @dataclass(frozen=True)
@@ -52,11 +44,13 @@ class Engine:
 
 
 ENGINES: dict[str, Engine] = {
-    "litert": Engine("litert", "litert-lm-api", "litert", _LITERT),
-    "mlx": Engine("mlx", "mlx-lm", "mlx", _MLX),
-    "onnx": Engine("onnx", "onnxruntime-genai", "onnx", _ONNX),
-    "reference": Engine("huggingface", "transformers", "convert", _REFERENCE),
+    "litert": Engine("litert", "litert-lm-api", "litert", _QUESTION.format(name="litert")),
+    "mlx": Engine("mlx", "mlx-lm", "mlx", _QUESTION.format(name="mlx")),
+    "onnx": Engine("onnx", "onnxruntime-genai", "onnx", _QUESTION.format(name="onnx")),
+    "reference": Engine("mlx", "transformers", "convert", _QUESTION.format(name="reference")),
 }
+# llama.cpp is a program on PATH or a wheel, and which of them is the backend's to say.
+_LLAMA_CPP = Engine("gguf", DISTRIBUTION, "gguf", _QUESTION.format(name="gguf"))
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,9 @@ class EngineReport:
         has_backend: This version of the runtime drives it.
         version: Of its distribution or program; None when it is missing.
         uses: Processors it computes on.
+        unused: Accelerators of this device that it leaves alone.
         detail: What else there is to know.
+        capabilities: What its sessions can do beside answering, by name.
         why: Why it cannot be used; empty if it can.
         fix: What to do about it; empty if nothing need be done.
     """
@@ -81,57 +77,74 @@ class EngineReport:
     has_backend: bool
     version: str | None
     uses: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     detail: str = ""
+    capabilities: dict[str, bool] = field(default_factory=dict)
     why: str = ""
     fix: str = ""
 
 
 def diagnose(device: Device, *, limit_s: float = _LIMIT_S) -> list[EngineReport]:
     """Every engine the runtime knows, in the order of `ENGINES`, then llama.cpp."""
-    return [*(_ask(name, engine, device, limit_s) for name, engine in ENGINES.items()), _ask_llama_server(device, limit_s)]
+    return [*(_ask(name, engine, device, limit_s) for name, engine in ENGINES.items()), _ask_llama_cpp(device, limit_s)]
 
 
 def _ask(name: str, engine: Engine, device: Device, limit_s: float) -> EngineReport:
-    version, has_backend = _version(engine.distribution), name in BACKENDS
-
-    def unusable(why: str, fix: str) -> EngineReport:
-        return EngineReport(name, engine.target, False, has_backend, version, why=why, fix=fix)
-
+    version = _version(engine.distribution)
     if (why := why_not(engine.target, device)) is not None:
-        return unusable(why, "use bundles for another target on this device")
+        return _unusable(name, engine, version, why, "use bundles for another target on this device")
     if version is None:
-        return unusable(f"the package {engine.distribution} is not installed", f"pip install 'ondevice-toolkit[{engine.extra}]'")
+        why = f"the package {engine.distribution} is not installed"
+        return _unusable(name, engine, None, why, f"pip install 'ondevice-toolkit[{engine.extra}]'")
+    return _asked(name, engine, version, device, limit_s, fix=f"pip install --force-reinstall {engine.distribution}=={version}")
+
+
+def _ask_llama_cpp(device: Device, limit_s: float) -> EngineReport:
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", engine.question], capture_output=True, text=True, timeout=limit_s, check=False, errors="replace"
+        program = find_program()
+    except UsageError as error:
+        return _unusable("gguf", _LLAMA_CPP, None, f"{error.what}: {error.why}", error.fix)
+    version = _version(DISTRIBUTION)
+    if program is None and version is None:
+        why = f"llama-server is not on PATH, and the package {DISTRIBUTION} is not installed"
+        return _unusable(
+            "gguf", _LLAMA_CPP, None, why, "pip install 'ondevice-toolkit[gguf]', or build llama.cpp and put llama-server on PATH"
         )
+    wheel = f"pip install --force-reinstall {DISTRIBUTION}=={version}"
+    return _asked("gguf", _LLAMA_CPP, version, device, limit_s, fix=wheel if program is None else f"build llama.cpp again: {program}")
+
+
+def _asked(name: str, engine: Engine, version: str | None, device: Device, limit_s: float, *, fix: str) -> EngineReport:
+    paths = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", _HERE + engine.question, paths, os.pathsep]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, errors="replace")
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
     except subprocess.TimeoutExpired:
-        return unusable(f"it did not answer within {limit_s:g} s", f"pip install --force-reinstall {engine.distribution}=={version}")
+        return _unusable(name, engine, version, f"it did not answer within {limit_s:g} s", fix)
     except (OSError, ValueError, IndexError) as error:
-        return unusable(str(error), f"pip install --force-reinstall {engine.distribution}=={version}")
+        return _unusable(name, engine, version, str(error), fix)
     if done.returncode:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), f"it ended with exit code {done.returncode}")
-        return unusable(last.strip()[:300], f"pip install --force-reinstall {engine.distribution}=={version}")
-    return EngineReport(name, engine.target, True, has_backend, version, tuple(facts["uses"]), str(facts["detail"]))
+        return _unusable(name, engine, version, last.strip()[:300], fix)
+    if "why" in facts:
+        return _unusable(name, engine, version, str(facts["why"]), str(facts["fix"]))
+    uses = tuple(str(kind) for kind in facts["uses"])
+    return EngineReport(
+        name,
+        engine.target,
+        True,
+        name in BACKENDS,
+        str(facts.get("version", version)),
+        uses=uses,
+        unused=tuple(f"{each.kind.upper()} {each.name}" for each in device.accelerators if each.kind.upper() not in uses),
+        detail=str(facts["detail"]),
+        capabilities=dict(facts.get("capabilities", {})),
+    )
 
 
-def _ask_llama_server(device: Device, limit_s: float) -> EngineReport:
-    """llama.cpp is a program on PATH, no package."""
-    has_backend, found = "gguf" in BACKENDS, shutil.which("llama-server")
-    if found is None:
-        fix = "build llama.cpp and put llama-server on PATH (benchmarks/README.md shows how)"
-        return EngineReport("gguf", "gguf", False, has_backend, None, why="llama-server is not on PATH", fix=fix)
-    try:
-        done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=limit_s, check=False, errors="replace")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return EngineReport("gguf", "gguf", False, has_backend, None, why=str(error), fix="build llama.cpp again for this machine")
-    said = (done.stderr + done.stdout).splitlines()
-    version = next((line.removeprefix("version:").strip() for line in said if line.startswith("version:")), None)
-    if done.returncode:
-        why = f"llama-server --version ended with exit code {done.returncode}"
-        return EngineReport("gguf", "gguf", False, has_backend, version, why=why, fix="build llama.cpp again for this machine")
-    return EngineReport("gguf", "gguf", True, has_backend, version, ("CPU",), "what it was built for; start it to see")
+def _unusable(name: str, engine: Engine, version: str | None, why: str, fix: str) -> EngineReport:
+    return EngineReport(name, engine.target, False, name in BACKENDS, version, why=why, fix=fix)
 
 
 def _version(distribution: str) -> str | None:

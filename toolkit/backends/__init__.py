@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from toolkit.backends.base import Backend
+from toolkit.backends.base import InstalledBackend
 from toolkit.errors import BackendUnavailableError, UsageError
 
 BACKENDS: dict[str, str] = {
     "litert": "toolkit.backends.litert",
+    "onnx": "toolkit.backends.onnx",
+    "mlx": "toolkit.backends.mlx",
+    "gguf": "toolkit.backends.gguf",
+    "reference": "toolkit.backends.reference",
 }
 
 
@@ -28,7 +32,7 @@ def backend_for(target: str) -> str:
     )
 
 
-def load_backend(name: str) -> Backend:
+def load_backend(name: str) -> InstalledBackend:
     """Import the module of a backend; its engine library is imported only when a model is opened.
 
     Raises:
@@ -37,5 +41,5 @@ def load_backend(name: str) -> Backend:
     if name not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise UsageError(f"there is no backend {name!r}", why=f"known: {known}", fix="leave --backend out, or name one of these")
-    backend: Backend = import_module(BACKENDS[name]).BACKEND
+    backend: InstalledBackend = import_module(BACKENDS[name]).BACKEND
     return backend

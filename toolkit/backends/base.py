@@ -52,6 +52,46 @@ class Counts:
     decode_tokens_per_s: float | None
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend's sessions can do here beside answering. True means that the method is there and works.
+
+    Args:
+        streaming: Text is passed on while it is generated.
+        cancel: A running answer ends within a token, a prefill within a chunk.
+        keeps_cache: A second `start` goes on from what the cache holds; else everything is prefilled again.
+        clone: `session.clone()`: another session with the same content.
+        checkpoint: `session.checkpoint()` returns a mark, `session.rewind(mark)` takes out what came after it.
+        logits: `session.log_probabilities(token_ids)`: of each as the next token.
+        constraints: An answer can be held to a grammar.
+    """
+
+    streaming: bool = True
+    cancel: bool = True
+    keeps_cache: bool = True
+    clone: bool = False
+    checkpoint: bool = False
+    logits: bool = False
+    constraints: bool = False
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What an engine's library says of itself on this machine.
+
+    Args:
+        version: Of the library or program.
+        uses: Processors it computes on: "CPU", "GPU", "NPU".
+        detail: What else there is to know, in a line.
+        capabilities: Of its sessions.
+    """
+
+    version: str
+    uses: tuple[str, ...]
+    detail: str
+    capabilities: Capabilities
+
+
 class NativeSession(Protocol):
     """One KV cache and the text in it. Used by one caller at a time, except `cancel` and `close`."""
 
@@ -103,7 +143,7 @@ class NativeEngine(Protocol):
 
 
 class Backend(Protocol):
-    """One engine library. A module of this package exposes an instance as `BACKEND`."""
+    """One engine library."""
 
     @property
     def name(self) -> str:
@@ -119,4 +159,15 @@ class Backend(Protocol):
         Raises:
             BackendUnavailableError: The engine's library is not installed or does not load here.
             EngineError: The engine refused the files; the text carries its own message.
+        """
+
+
+class InstalledBackend(Backend, Protocol):
+    """A backend as a module of this package exposes it, as `BACKEND`: it can also be asked what it is."""
+
+    def probe(self) -> BackendFacts:
+        """Load the engine's library, without a model, and ask it. It may end the process: `toolkit doctor` asks in another one.
+
+        Raises:
+            BackendUnavailableError: The library is not installed or does not load here.
         """

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.backends.base import Counts, Message, Sampling, Sink
+from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink
 from toolkit.backends.litert_stream import LiteRtStream
 from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
@@ -74,6 +74,10 @@ class LiteRtBackend:
         except ToolkitError:  # `cache_dir` tells why, once, when the engine is opened
             return True
         return not any(folder.glob("*xnnpack_cache*"))
+
+    def probe(self) -> BackendFacts:
+        _import_engine().engine._get_lib()
+        return BackendFacts(_version(), ("CPU",), "XNNPACK kernels; this version opens LiteRT on the CPU only", Capabilities())
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> LiteRtEngine:
         litert_lm = _import_engine()

@@ -69,12 +69,18 @@ def _rows(device: Device, reports: list[EngineReport]) -> list[tuple[str, str]]:
         ("memory", f"{total}, {free}"),
         ("isolation", "engines get a process of their own" if can_isolate() else "engines run in the app's process"),
     ]
-    return rows + [(f"{report.name} engine", _engine_text(report)) for report in reports]
+    return rows + [(f"{report.name} engine", engine_text(report)) for report in reports]
 
 
-def _engine_text(report: EngineReport) -> str:
+def engine_text(report: EngineReport) -> str:
+    """An engine in a few lines."""
     if not report.is_available:
         head = f"not usable: {report.why}" if report.version is None else f"{report.version}, not usable: {report.why}"
         return f"{head}\nfix: {report.fix}"
     text = f"{report.version or 'unknown version'} on {', '.join(report.uses)}; {report.detail}"
+    if report.unused:
+        text += f"\nnot used: {', '.join(report.unused)}"
+    if report.capabilities:
+        names = [name.replace("_", " ") for name, is_there in report.capabilities.items() if is_there]
+        text += f"\ncan: {', '.join(names)}"
     return text if report.has_backend else f"{text}\nthis version of the runtime does not drive it yet"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.toolkit.machine_root import GIB
 from toolkit.cli import main
+from toolkit.cli.doctor import engine_text
+from toolkit.device.accelerators import Accelerator
 from toolkit.device.profile import Device, probe_device
 from toolkit.device.profile_file import read_device
 from toolkit.diagnosis import ENGINES, Engine, EngineReport, diagnose
@@ -58,17 +60,54 @@ def test_a_processor_the_engine_refuses_is_named_before_anything_is_loaded(monke
     assert allowed.is_available and allowed.why == ""
 
 
-def test_llama_cpp_is_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH; no other engine is asked, and llama.cpp's wheel is not installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
+    monkeypatch.setattr("toolkit.diagnosis._version", lambda distribution: None)
     for name in list(ENGINES):
         monkeypatch.delitem(ENGINES, name)
+    return tmp_path
+
+
+def llama_server(path: Path, code: str) -> Path:
+    path.write_text(f"#!{sys.executable}\nimport sys\n{code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_llama_cpp_is_looked_for_on_the_path(path: Path) -> None:
     [report] = diagnose(probe_device())
-    assert not report.is_available and "llama-server" in report.why
-    server = tmp_path / "llama-server"
-    server.write_text(f"#!{sys.executable}\nimport sys\nprint('version: 11434 (abc)', file=sys.stderr)\n")
-    server.chmod(0o755)
+    assert not report.is_available and "llama-server" in report.why and "pip install 'ondevice-toolkit[gguf]'" in report.fix
+    said = "print('  CUDA0: a card (1 MiB)' if '--list-devices' in sys.argv else 'version: 11434 (abc)', file=sys.stderr)"
+    program = llama_server(path / "llama-server", said)
     [report] = diagnose(probe_device())
-    assert report.is_available and report.version == "11434 (abc)"
+    assert report.is_available and report.version == "11434 (abc)" and report.uses == ("CPU", "GPU")
+    assert str(program) in report.detail and "CUDA0" in report.detail
+
+
+def test_a_llama_server_named_by_the_environment_comes_before_the_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama_server(path / "llama-server", "print('version: on the path')")
+    monkeypatch.setenv("LLAMA_SERVER", str(llama_server(path / "mine", "print('version: named')")))
+    [report] = diagnose(probe_device())
+    assert report.is_available and report.version == "named"
+    monkeypatch.setenv("LLAMA_SERVER", str(path / "nothing"))
+    [report] = diagnose(probe_device())
+    assert not report.is_available and "$LLAMA_SERVER" in report.why
+
+
+def test_a_llama_server_that_does_not_run_says_so(path: Path) -> None:
+    llama_server(path / "llama-server", "sys.exit(3)")
+    [report] = diagnose(probe_device())
+    assert not report.is_available and "exit status 3" in report.why and "build llama.cpp again" in report.fix
+
+
+def test_what_sessions_can_do_and_an_accelerator_left_alone_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = '{"version": "2", "uses": ["CPU"], "detail": "fine", "capabilities": {"keeps_cache": true, "clone": false}}'
+    report = report_of(monkeypatch, f"print({facts!r})", device=replace(probe_device(), accelerators=(Accelerator("gpu", "a card"),)))
+    assert report.capabilities == {"keeps_cache": True, "clone": False} and report.unused == ("GPU a card",) and report.version == "2"
+    assert "not used: GPU a card" in engine_text(report) and engine_text(report).endswith("can: keeps cache")
 
 
 def test_the_command_prints_one_object_or_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,156 @@
+"""llama.cpp: runs GGUF bundles, through its own server over loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink, StreamEnd
+from toolkit.backends.llama_client import LlamaEvents
+from toolkit.backends.llama_server import LlamaServer, probe_server, start_server
+from toolkit.backends.token_loop import one_line
+from toolkit.errors import EngineError
+from toolkit.limits import check_context_length, check_threads
+
+if TYPE_CHECKING:
+    from toolkit.bundle import Bundle
+
+
+class GgufBackend:
+    """See `toolkit.backends.base.Backend`."""
+
+    name = "gguf"
+    targets = ("gguf",)
+
+    def probe(self) -> BackendFacts:
+        version, uses, detail = probe_server()
+        return BackendFacts(version, uses, detail, Capabilities())
+
+    def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> GgufEngine:
+        check_threads(threads)
+        check_context_length(context_length, most=bundle.manifest.context_length)
+        server = start_server(bundle.entry_path, context_length=context_length, threads=threads)
+        try:
+            return GgufEngine(server, bundle, context_length)
+        except BaseException:
+            server.stop()
+            raise
+
+
+class GgufEngine:
+    """See `toolkit.backends.base.NativeEngine`. The server has one slot: sessions take turns, and one that finds another's
+    tokens in it prefills its own again."""
+
+    def __init__(self, server: LlamaServer, bundle: Bundle, context_length: int) -> None:
+        self.client, self.context_length = server.client, context_length
+        self._server, self._bundle = server, bundle
+        self.stop_ids = bundle.manifest.stop_token_ids
+        self.start_ids = tuple(self._ids("", add_special=True))
+        self.n_start_tokens = len(self.start_ids)
+        self._streams: list[threading.Thread] = []
+
+    def tokenize(self, text: str) -> list[int]:
+        return self._ids(text, add_special=False)
+
+    def _ids(self, text: str, *, add_special: bool) -> list[int]:
+        answer = self.client.post("/tokenize", {"content": text, "add_special": add_special, "parse_special": True})
+        return [int(token_id) for token_id in answer.get("tokens", ())]
+
+    def render(self, messages: Sequence[Message]) -> str:
+        given = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            rendered = str(self.client.post("/apply-template", {"messages": given}).get("prompt", ""))
+        except EngineError as error:
+            why = error.why
+        else:
+            if rendered:
+                return rendered
+            why = "it rendered nothing"
+        raise EngineError("the bundle's chat template failed", why=why, fix=f"check the bundle: toolkit verify {self._bundle.path}")
+
+    def session(self, sampling: Sampling, *, max_tokens: int) -> GgufSession:
+        return GgufSession(self, sampling, max_tokens=max_tokens)
+
+    def run(self, stream: Callable[[], None]) -> None:
+        """Run a stream on a thread of its own, which `close` waits for."""
+        thread = threading.Thread(target=stream, name="gguf-stream", daemon=True)
+        self._streams = [other for other in self._streams if other.is_alive()] + [thread]
+        thread.start()
+
+    def close(self) -> None:
+        for thread in self._streams:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._server.stop()
+
+
+class GgufSession:
+    """See `toolkit.backends.base.NativeSession`. The KV cache is the server's; the session knows which tokens it should hold."""
+
+    def __init__(self, engine: GgufEngine, sampling: Sampling, *, max_tokens: int) -> None:
+        self._engine, self._max_tokens = engine, max_tokens
+        self._choice = _choice(sampling)
+        self._ids: list[int] = []
+        self._events: LlamaEvents | None = None
+        self._is_closed = False
+        self._counts = Counts(0, 0, None, None)
+
+    def start(self, text: str, *, sink: Sink) -> None:
+        if self._is_closed:
+            raise EngineError("the session is closed", fix="begin a new one: engine.session()")
+        added = [*(() if self._ids else self._engine.start_ids), *self._engine.tokenize(text)]
+        prompt, most = [*self._ids, *added], self._engine.context_length
+        if not prompt:
+            raise EngineError("the prompt is empty", why="it has no tokens", fix="give at least one word")
+        if len(prompt) >= most:
+            why = f"the context holds {most} tokens, {len(self._ids)} are taken, the text has {len(added)}, and one is for the answer"
+            raise EngineError("the prompt does not fit", why=why, fix="shorten it, or use a larger --context")
+        n_predict = min(self._max_tokens, most - len(prompt))
+        body = {"prompt": prompt, "n_predict": n_predict, "stream": True, "cache_prompt": True, "return_tokens": True, **self._choice}
+        self._events = events = self._engine.client.stream("/completion", body)
+        self._counts = Counts(len(added), 0, None, None)
+        self._engine.run(lambda: self._stream(events, prompt, len(added), sink))
+
+    def _stream(self, events: LlamaEvents, prompt: list[int], n_added: int, sink: Sink) -> None:
+        end, generated = StreamEnd(), list[int]()
+        try:
+            for event in events:
+                generated += [int(token_id) for token_id in event.get("tokens", ())]
+                if text := event.get("content"):
+                    sink(str(text))
+                if event.get("stop"):
+                    self._finish(event, prompt, n_added, generated)
+        except EngineError as error:
+            end = StreamEnd(error.why or error.what)
+        except Exception as error:  # an answer that is no event of this server's
+            end = StreamEnd(one_line(error))
+        sink(end)
+
+    def _finish(self, event: dict[str, Any], prompt: list[int], n_added: int, generated: list[int]) -> None:
+        n_generated, timings = int(event.get("tokens_predicted", len(generated))), event.get("timings") or {}
+        self._ids = [*prompt, *generated]
+        prefill, decode = timings.get("prompt_per_second"), timings.get("predicted_per_second")
+        self._counts = Counts(n_added, n_generated, prefill or None, decode or None)
+
+    def cancel(self) -> None:
+        if (events := self._events) is not None:
+            events.cancel()
+
+    def counts(self) -> Counts:
+        return self._counts
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.cancel()
+
+
+def _choice(sampling: Sampling) -> dict[str, Any]:
+    """How the server is to choose tokens: the contract's order, and none of what it adds by itself."""
+    if sampling.temperature == 0:
+        return {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0, "seed": sampling.seed}
+    order = {"samplers": ["top_k", "top_p", "temperature"], "seed": sampling.seed}
+    return {**order, "top_k": sampling.top_k, "top_p": sampling.top_p, "temperature": sampling.temperature}
+
+
+BACKEND = GgufBackend()
