@@ -30,10 +30,14 @@ _FRACTIONS = (
 
 @dataclass
 class _Reading:
-    """A number being read. `current` is what stands below the last scale; None before the first word."""
+    """A number being read. `current` is what stands below the last scale, None before the first word.
+
+    `hundreds`: `four fifty` is 450, as lengths and pressures are read out; in a name of a part it is 4, and 50 is something else.
+    """
 
     total: int = 0
     current: int | None = None
+    hundreds: bool = True
 
     def take(self, word: str) -> bool:
         """Read one more word; False if it cannot go on this number."""
@@ -41,6 +45,9 @@ class _Reading:
             return self._scale(SCALES[word])
         value = ONES.get(word, TENS.get(word, 0))
         below = 100 if word in TENS or value >= 10 else 10
+        if self.hundreds and word in TENS and self.total == 0 and 1 <= (self.current or 0) <= 9:  # four fifty
+            self.current = 100 * (self.current or 0) + value
+            return True
         if self.current is not None and not (self.current and value and (self.current % below == 0) and self._has_room(value)):
             return False
         self.current = (self.current or 0) + value
@@ -64,12 +71,12 @@ class _Reading:
         return self.total + (self.current or 0)
 
 
-def english_numbers(folded: str) -> list[Number]:
-    """Every number in words, left to right."""
+def english_numbers(folded: str, *, hundreds: bool = True) -> list[Number]:
+    """Every number in words, left to right. `hundreds`: see `_Reading`."""
     found = [Number(Span(*match.span()), value, True) for pattern, value in _FRACTIONS for match in pattern.finditer(folded)]
     taken = SpanSet(number.span for number in found)
     for run in _runs(folded):
-        found += [number for number in _numbers_of(folded, run) if not taken.meets(number.span)]
+        found += [number for number in _numbers_of(folded, run, hundreds) if not taken.meets(number.span)]
     return sorted(found, key=lambda number: number.span.start)
 
 
@@ -90,7 +97,7 @@ def _runs(folded: str) -> list[list[re.Match[str]]]:
     return [*runs, run] if run else runs
 
 
-def _numbers_of(folded: str, run: list[re.Match[str]]) -> list[Number]:
+def _numbers_of(folded: str, run: list[re.Match[str]], hundreds: bool) -> list[Number]:
     words = [match.group().lower() for match in run]
     found: list[Number] = []
     at = 0
@@ -104,7 +111,7 @@ def _numbers_of(folded: str, run: list[re.Match[str]]) -> list[Number]:
             at += 1
             continue
         else:
-            value, end = _one_number(words, at)
+            value, end = _one_number(words, at, hundreds)
         is_thing = words[at:end] == ["one"] and _PRONOUN_BEFORE.search(folded, 0, run[at].start())
         if not is_thing:
             found.append(Number(Span(run[at].start(), run[end - 1].end()), value, True))
@@ -112,7 +119,7 @@ def _numbers_of(folded: str, run: list[re.Match[str]]) -> list[Number]:
     return found
 
 
-def _one_number(words: list[str], at: int) -> tuple[Decimal, int]:
+def _one_number(words: list[str], at: int, hundreds: bool) -> tuple[Decimal, int]:
     """The number that begins at a word, and the index of the word after it."""
     end = at
     while end < len(words) and (ONES.get(words[end], 10) < 10 or words[end] == "oh"):
@@ -120,7 +127,7 @@ def _one_number(words: list[str], at: int) -> tuple[Decimal, int]:
     if 2 <= end - at <= MAX_DIGITS and not (end < len(words) and words[end] in SCALES):  # digit by digit: two zero three
         whole = int("".join(str(ONES.get(word, 0)) for word in words[at:end]))
         return _decimals(words, end, whole)
-    reading, end = _Reading(), at
+    reading, end = _Reading(hundreds=hundreds), at
     while end < len(words):
         joins = words[end] == "and" and end > at and words[end - 1] in SCALES and end + 1 < len(words)
         word = words[end + 1] if joins else words[end]

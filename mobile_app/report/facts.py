@@ -77,7 +77,7 @@ def _noun_pattern(words: Words) -> re.Pattern[str]:
 
 def _whole_number(folded: str, match: re.Match[str]) -> Span:
     """`pump three` ends where its number does: in `bed two one forty over ninety` the second number is another one."""
-    numbers = english_numbers(match["id"].lower()) if match["id"].isalpha() and len(match["id"]) > 1 else []
+    numbers = english_numbers(match["id"].lower(), hundreds=False) if match["id"].isalpha() and len(match["id"]) > 1 else []
     return Span(match.start(), match.start("id") + numbers[0].span.end) if numbers else Span(*match.span())
 
 

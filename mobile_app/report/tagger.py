@@ -16,6 +16,8 @@ from mobile_app.report.words import Words
 # A note as short as this is judged by the rules alone, whatever tagger there is: nothing in it needs a second look.
 SHORT_SENTENCES = 2
 MEASURED, STRONG = 3, 4
+# A note mostly opens with where the speaker is; less than this is no reason for any tag.
+OPENING, LEAST = 2, 2
 # Which tag wins among equals: what must not be overlooked comes first.
 _PRECEDENCE = (Tag.QUESTION, Tag.ACTION, Tag.FINDING, Tag.PLACE, Tag.MEASUREMENT)
 _SEVERITIES = (Severity.CRITICAL, Severity.MAJOR, Severity.MINOR)
@@ -47,14 +49,18 @@ class RulesTagger:
     def _tagged(self, sentence: Sentence, facts: tuple[Fact, ...]) -> TaggedSentence:
         said = self._words.speak(sentence.text)
         scores = self._scores(said, facts)
+        if sentence.index == 0:
+            scores[Tag.PLACE] += OPENING
         best = max(_PRECEDENCE, key=lambda tag: (scores[tag], -_PRECEDENCE.index(tag)))
-        tag = best if scores[best] > 1 else Tag.OTHER
+        if scores[best] < LEAST and any(cue.pattern.search(fold(said)) for cue in self._words.statements):
+            best, scores[Tag.FINDING] = Tag.FINDING, LEAST
+        tag = best if scores[best] >= max(LEAST, scores[Tag.OTHER]) else Tag.OTHER
         severity = self._severity(sentence, facts) if tag is Tag.FINDING else Severity.UNSTATED
         return TaggedSentence(sentence, facts, tag, severity)
 
     def _scores(self, said: str, facts: tuple[Fact, ...]) -> dict[Tag, int]:
         folded = fold(said)
-        scores = {tag: sum(cue.weight for cue in self._words.tags.get(tag, ()) if cue.pattern.search(folded)) for tag in _PRECEDENCE}
+        scores = {tag: sum(cue.weight for cue in self._words.tags.get(tag, ()) if cue.pattern.search(folded)) for tag in Tag}
         if any(fact.is_measured and not fact.is_retracted for fact in facts):
             scores[Tag.MEASUREMENT] += MEASURED
         return scores

@@ -16,6 +16,7 @@ from mobile_app.report.folded import fold
 LANGUAGES = ("en", "ja")
 # What a template's own word adds to a tag: as much as the strongest built-in cue.
 TEMPLATE_WEIGHT = 5
+STATEMENT = "statement"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Words:
     qualifiers: re.Pattern[str]
     qualifiers_behind: re.Pattern[str] | None
     tags: Mapping[Tag, tuple[Cue, ...]]
+    statements: tuple[Cue, ...]
     severities: Mapping[Severity, tuple[re.Pattern[str], ...]]
 
     def with_added(self, nouns: Iterable[str], tagged: Mapping[Tag, tuple[str, ...]]) -> Words:
@@ -104,13 +106,15 @@ def load_words(language: str) -> Words:
         what_ends=_one_of(table["what_ends"]),
         qualifiers=_one_of(table["qualifiers"]),
         qualifiers_behind=_one_of(table["qualifiers_behind"]) if "qualifiers_behind" in table else None,
-        tags={Tag(tag): _cues(cues) for tag, cues in table["tags"].items()},
+        tags={Tag(tag): _cues(cues, table) for tag, cues in table["tags"].items() if tag != STATEMENT},
+        statements=_cues(table["tags"][STATEMENT], table),
         severities=severities,
     )
 
 
-def _cues(table: Mapping[str, Any]) -> tuple[Cue, ...]:
-    return tuple(Cue(_compile(pattern), int(weight)) for pattern, weight in table.items())
+def _cues(cues: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Cue, ...]:
+    verbs = str(table.get("verbs", ""))
+    return tuple(Cue(_compile(pattern.replace("{verbs}", verbs)), int(weight)) for pattern, weight in cues.items())
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
