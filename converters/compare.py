@@ -32,12 +32,14 @@ def compare_bundles(path: Path, against: Path) -> Fidelity:
     Raises:
         FormatError: A bundle is damaged.
         BudgetError: The other's answers do not fit on the disk.
-        UsageError: Their token ids do not mean the same.
+        UsageError: Their token ids do not mean the same, or one answers to sound.
         ToolkitError: A source cannot be had (its tokenizer cuts the texts), or a runtime fails.
     """
     from converters.targets import load_target
 
     bundle, other = Bundle.open(path, full_check=True), Bundle.open(against, full_check=True)
+    for each in (bundle, other):
+        _refuse_speech(each)
     checkpoint = _checkpoint_of(other)
     _require_same_tokens(bundle, other, checkpoint)
     length = min(WINDOW, *(each.manifest.context_length for each in (bundle, other)))
@@ -77,6 +79,15 @@ def _checkpoint_of(bundle: Bundle) -> Checkpoint:
     from converters.read import read_checkpoint
 
     return read_checkpoint(bundle.manifest.source.uri, name=bundle.manifest.name)
+
+
+def _refuse_speech(bundle: Bundle) -> None:
+    if bundle.manifest.spec.get("model_type") == "whisper":
+        raise UsageError(
+            f"{bundle.name} cannot be compared with another bundle",
+            why="it answers to sound; bundles are compared on texts",
+            fix=f"measure each beside its own checkpoint: toolkit verify {bundle.path} --fidelity",
+        )
 
 
 def _require_same_tokens(bundle: Bundle, other: Bundle, checkpoint: Checkpoint) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +53,25 @@ class Divergence:
             rows = slice(start, start + ROWS_AT_ONCE)
             self._add_rows(reference[rows], candidate[rows], next_ids[rows])
 
+    def add_blocks(self, blocks: Iterable[Logits], rows: Callable[[int, int], Logits], next_ids: npt.NDArray[np.int64], name: str) -> None:
+        """Take in a model's answers to one text, block by block.
+
+        Args:
+            blocks: (n, vocab_size) logits of the written model, a row a token.
+            rows: Gives the checkpoint's own by first row and count.
+            next_ids: As `add` takes them, one a token of the text.
+            name: What errors call the text.
+
+        Raises:
+            ValueError: There are more or fewer rows than tokens.
+        """
+        done = 0
+        for block in blocks:
+            self.add(rows(done, len(block)), block, next_ids[done : done + len(block)])
+            done += len(block)
+        if done != len(next_ids):
+            raise ValueError(f"{name} has {len(next_ids)} tokens, the model answered {done}")
+
     def _add_rows(self, reference: Logits, candidate: Logits, next_ids: npt.NDArray[np.int64]) -> None:
         error = float(np.abs(reference - candidate).max())
         self.max_abs_logit_error = error if math.isnan(error) else max(self.max_abs_logit_error, error)
@@ -84,6 +104,11 @@ class Divergence:
     @property
     def reference_perplexity(self) -> float:
         return _perplexity(self.reference_nll, self.n_scored)
+
+    def figures(self) -> dict[str, float]:
+        """By the names of `Fidelity`'s fields."""
+        names = ("kl_mean", "kl_p99", "top1_agreement", "perplexity", "reference_perplexity", "max_abs_logit_error")
+        return {"n_tokens": len(self.kl), **{name: getattr(self, name) for name in names}}
 
 
 def _perplexity(nll: float, n: int) -> float:

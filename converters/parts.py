@@ -15,6 +15,7 @@ from toolkit.manifest import Fidelity
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
     from converters.targets.base import Target
+    from converters.whisper_spec import WhisperSpec
 
 
 class Verifier(Protocol):
@@ -60,9 +61,13 @@ def _load_verifier() -> Verifier:
 
 
 def _reference_bytes(checkpoint: Checkpoint) -> int:
-    """What the checkpoint's answers take on disk: float32 logits of every verification token."""
+    """What the checkpoint's answers take on disk: float32 logits of every verification token, or of what recordings say."""
     from converters.verify import N_TOKENS
 
+    if checkpoint.spec.model_type == "whisper":
+        from converters.verify_speech import speech_reference_bytes
+
+        return speech_reference_bytes(cast("WhisperSpec", checkpoint.spec))
     return 4 * N_TOKENS * checkpoint.spec.vocab_size
 
 

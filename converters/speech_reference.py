@@ -49,11 +49,10 @@ class SpeechReference:
     spec: dict[str, Any]
     windows: tuple[SpeechWindow, ...]
 
-    def rows(self, window_index: int) -> Logits:
-        """(len(text_ids), vocab_size) float32 of one window."""
+    def rows(self, window_index: int, start: int, count: int) -> Logits:
+        """(count, vocab_size) float32 of one window, from its row `start` on."""
         vocab_size = self.spec["vocab_size"]
-        before = sum(len(window.text_ids) for window in self.windows[:window_index])
-        count = len(self.windows[window_index].text_ids)
+        before = sum(len(window.text_ids) for window in self.windows[:window_index]) + start
         with (self.folder / LOGITS_NAME).open("rb") as stream:
             stream.seek(4 * before * vocab_size)
             return np.fromfile(stream, np.float32, count * vocab_size).reshape(count, vocab_size)

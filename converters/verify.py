@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from converters.child import run_in_child
-from converters.divergence import Divergence, Logits
-from converters.gates import verdict
+from converters.divergence import Divergence
 from converters.lock import hold
+from converters.measure import measure_in_child
 from converters.reference import N_GREEDY_TOKENS, Reference, open_reference
 from converters.speech_reference import SpeechReference
 from converters.verify_speech import measure_speech, speech_reference
@@ -114,10 +115,7 @@ def measure(target: Target, model_path: Path, reference: Reference | SpeechRefer
     """
     if isinstance(reference, SpeechReference):
         return measure_speech(target, model_path, reference, gates)
-    arguments = {"target_name": target.name, "model": str(model_path), "reference_folder": str(reference.folder)}
-    figures = run_in_child("converters.verify:measure_here", arguments, what=f"measure the {target.name} model")
-    fidelity = Fidelity(**figures, verdict="reported", gates=dict(gates))
-    return Fidelity(**figures, verdict=verdict(fidelity, gates), gates=dict(gates))
+    return measure_in_child("converters.verify:measure_here", target, model_path, reference.folder, gates)
 
 
 def measure_here(target_name: str, model: str, reference_folder: str) -> dict[str, Any]:
@@ -129,27 +127,7 @@ def measure_here(target_name: str, model: str, reference_folder: str) -> dict[st
     scorer = load_target(target_name).open_scorer(Path(model))
     divergence = Divergence()
     for index, window in enumerate(known.windows):
-        _compare(divergence, known, index, scorer.score(window))
+        next_ids = np.array([*window[1:], -1], dtype=np.int64)
+        divergence.add_blocks(scorer.score(window), partial(known.rows, index), next_ids, f"window {index}")
     n_equal = scorer.count_greedy_equal(known.prompt_ids, known.greedy_ids) if known.greedy_ids else 0
-    return {
-        "n_tokens": len(divergence.kl),
-        "kl_mean": divergence.kl_mean,
-        "kl_p99": divergence.kl_p99,
-        "top1_agreement": divergence.top1_agreement,
-        "perplexity": divergence.perplexity,
-        "reference_perplexity": divergence.reference_perplexity,
-        "max_abs_logit_error": divergence.max_abs_logit_error,
-        "greedy_tokens_equal": n_equal,
-        "greedy_tokens_compared": len(known.greedy_ids),
-    }
-
-
-def _compare(divergence: Divergence, known: Reference, index: int, answers: Iterable[Logits]) -> None:
-    window = known.windows[index]
-    next_ids = np.array([*window[1:], -1], dtype=np.int64)
-    done = 0
-    for block in answers:
-        divergence.add(known.rows(index, done, len(block)), block, next_ids[done : done + len(block)])
-        done += len(block)
-    if done != len(window):
-        raise ValueError(f"window {index} has {len(window)} tokens, the model answered {done}")
+    return {**divergence.figures(), "greedy_tokens_equal": n_equal, "greedy_tokens_compared": len(known.greedy_ids)}

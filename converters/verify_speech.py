@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +13,8 @@ import numpy as np
 
 from converters.child import run_in_child
 from converters.divergence import Divergence, Logits
-from converters.gates import verdict
+from converters.measure import measure_in_child
+from converters.panics import panics_explained
 from converters.speech_reference import SpeechReference, SpeechWindow, open_speech_reference
 from converters.wer import ErrorCount, word_errors
 from toolkit.manifest import Fidelity
@@ -71,11 +73,23 @@ def speech_reference(checkpoint: SpeechCheckpoint, hf_dir: Callable[[], Path], c
     return known
 
 
+def speech_reference_bytes(spec: WhisperSpec) -> int:
+    """What the checkpoint's answers take on disk at most, by arithmetic: float32 logits of every token said, and the sound.
+
+    A token says a byte or more, and a transcript ends within the decoder's context.
+    """
+    from converters.speech_clips import stated_windows
+
+    n_tokens = sum(min(len(text.encode()) + 1, spec.max_context_length) for text, _ in stated_windows())
+    n_samples = sum(min(n_samples, spec.n_samples) for _, n_samples in stated_windows())
+    return 4 * (n_tokens * spec.vocab_size + n_samples)
+
+
 def _encoder(tokenizer_json: bytes) -> Callable[[str], list[int]]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return panics_explained()(lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids))
 
 
 def _window(spec: WhisperSpec, name: str, language: str, text: str, sound: str, encode: Callable[[str], list[int]]) -> SpeechWindow:
@@ -93,10 +107,7 @@ def measure_speech(target: Target, model_path: Path, reference: SpeechReference,
     Raises:
         ToolkitError: The target's runtime refuses the file, or dies on it.
     """
-    arguments = {"target_name": target.name, "model": str(model_path), "reference_folder": str(reference.folder)}
-    figures = run_in_child("converters.verify_speech:measure_speech_here", arguments, what=f"measure the {target.name} model")
-    fidelity = Fidelity(**figures, verdict="reported", gates=dict(gates))
-    return Fidelity(**figures, verdict=verdict(fidelity, gates), gates=dict(gates))
+    return measure_in_child("converters.verify_speech:measure_speech_here", target, model_path, reference.folder, gates)
 
 
 def measure_speech_here(target_name: str, model: str, reference_folder: str) -> dict[str, Any]:
@@ -113,33 +124,18 @@ def measure_speech_here(target_name: str, model: str, reference_folder: str) -> 
     ours, theirs = ErrorCount(0, 0), ErrorCount(0, 0)
     for index, window in enumerate(known.windows):
         scorer.hear(known.samples(index))
-        _compare(divergence, known.rows(index), window, scorer)
+        ids, next_ids = [*window.prompt_ids, *window.text_ids[:-1]], np.array(window.text_ids, dtype=np.int64)
+        divergence.add_blocks(scorer.logits(ids, len(window.prompt_ids) - 1), partial(known.rows, index), next_ids, window.name)
         greedy = scorer.greedy(window.language, known.spec["max_context_length"] // 2)
         n_equal, n_compared = n_equal + _shared(greedy, window.greedy_ids), n_compared + len(window.greedy_ids) + 1
         ours, theirs = ours + word_errors(window.said, say(greedy)), theirs + word_errors(window.said, say(window.greedy_ids))
     return {
-        "n_tokens": len(divergence.kl),
-        "kl_mean": divergence.kl_mean,
-        "kl_p99": divergence.kl_p99,
-        "top1_agreement": divergence.top1_agreement,
-        "perplexity": divergence.perplexity,
-        "reference_perplexity": divergence.reference_perplexity,
-        "max_abs_logit_error": divergence.max_abs_logit_error,
+        **divergence.figures(),
         "greedy_tokens_equal": n_equal,
         "greedy_tokens_compared": n_compared,
         "word_error_rate": ours.rate,
         "reference_word_error_rate": theirs.rate,
     }
-
-
-def _compare(divergence: Divergence, rows: Logits, window: SpeechWindow, scorer: SpeechScorer) -> None:
-    ids = [*window.prompt_ids, *window.text_ids[:-1]]
-    done = 0
-    for block in scorer.logits(ids, len(window.prompt_ids) - 1):
-        divergence.add(rows[done : done + len(block)], block, np.array(window.text_ids[done : done + len(block)], dtype=np.int64))
-        done += len(block)
-    if done != len(window.text_ids):
-        raise ValueError(f"{window.name} has {len(window.text_ids)} tokens, the model answered {done}")
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

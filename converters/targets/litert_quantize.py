@@ -58,12 +58,13 @@ def quantizer_recipe(rules: Mapping[str, Rule]) -> list[dict[str, Any]]:
         raise ValueError("the head is a linear layer of the graph like any other, so [rules.head] must equal [rules.linear]")
     if linear.bits == 32:
         return []
-    general = _entry("*", linear)
-    lookup = _entry(OPERATIONS["embedding"], rules["embedding"])
+    general = quantizer_entry("*", linear)
+    lookup = quantizer_entry(OPERATIONS["embedding"], rules["embedding"])
     return [general] if lookup | {"operation": "*"} == general else [general, lookup]
 
 
-def _entry(operation: str, rule: Rule) -> dict[str, Any]:
+def quantizer_entry(operation: str, rule: Rule) -> dict[str, Any]:
+    """One rule of the quantizer, for an operation or for all (`*`)."""
     if rule.is_float:
         weight: dict[str, Any] = {"num_bits": rule.bits, "symmetric": True, "granularity": "TENSORWISE", "dtype": "FLOAT"}
         config = {"compute_precision": "FLOAT", "explicit_dequantize": True}

@@ -12,12 +12,15 @@ from converters.child import run_in_child
 from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass, tensor_class
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
+from converters.targets.litert_plan import is_planned
+from converters.targets.litert_quantize import quantizer_entry
 from toolkit.errors import ToolkitError, UsageError
 
 if TYPE_CHECKING:
     from converters.divergence import Logits
     from converters.recipe import Recipe
     from converters.speech_checkpoint import SpeechCheckpoint
+    from converters.whisper_spec import WhisperSpec
 
 ENTRY, TOKENIZER_NAME = "model.tflite", "tokenizer.json"
 TOOLS = ("torch", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert")
@@ -50,15 +53,15 @@ class LiteRtWhisperTarget:
         self.tools()
         for recipe in recipes:
             why = next((f"[rules.{kind}]: {text}" for kind, rule in recipe.rules.items() if (text := refusal(rule))), "")
-            if getattr(recipe, "overrides", ()):
-                why = why or "rules of single tensors are not carried out for speech models"
+            if is_planned(recipe):
+                why = why or "rules of single tensors, matrices promoted and rows in int8 are not carried out for speech models"
             if recipe.rules[TensorClass.HEAD] != recipe.rules[TensorClass.LINEAR]:
                 why = why or "the head is a linear layer of the graph like any other, so [rules.head] must equal [rules.linear]"
             if why:
                 fix = "use fp32, fp16, int8 or int4-g32"
                 raise UsageError(f"recipe {recipe.name} cannot be written for Whisper on LiteRT", why=why, fix=fix)
 
-    def estimate(self, checkpoint: SpeechCheckpoint, options: ConvertOptions) -> Estimate:
+    def estimate(self, checkpoint: SpeechCheckpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
         """Arithmetic on the parameter count."""
         weights = 4 * checkpoint.spec.n_parameters
         lower = EXPORT_BASE_BYTES + int(EXPORT_BYTES_PER_WEIGHT_BYTE * weights)
@@ -72,7 +75,7 @@ class LiteRtWhisperTarget:
             UsageError: A group_size does not divide a tensor's input axis.
         """
         spec = checkpoint.spec
-        bits = 32 * graph_constants(spec.n_mels, spec.vocab_size)
+        bits = 32 * graph_constants(spec)
         for name, shape in checkpoint.tensor_shapes().items():
             rule = rule_for(name, shape, recipe.rules)
             try:
@@ -83,9 +86,7 @@ class LiteRtWhisperTarget:
                 ) from error
         return bits / spec.n_parameters
 
-    def lower(
-        self, checkpoint: SpeechCheckpoint, options: ConvertOptions, workdir: Path, workshop: Workshop
-    ) -> Path:
+    def lower(self, checkpoint: SpeechCheckpoint, options: ConvertOptions, workdir: Path, workshop: Workshop) -> Path:
         """Write the float .tflite once for all recipes."""
         arguments = {"hf_dir": str(workshop.hf_dir()), "spec": json.dumps(checkpoint.spec.as_dict()), "out_dir": str(workdir)}
         what = f"lower {checkpoint.name} to LiteRT"
@@ -185,11 +186,16 @@ def rule_for(name: str, shape: Sequence[int], rules: Mapping[TensorClass, Rule])
     return rules[kind]
 
 
-def graph_constants(n_mels: int, vocab_size: int) -> int:
-    """Values the graph holds beside the checkpoint's: windowed waves of the spectrum, mel filters, what is never said."""
+def graph_constants(spec: WhisperSpec) -> int:
+    """4-byte values the graph holds beside the checkpoint's.
+
+    Windowed waves of the spectrum, mel filters, what is never said; where each sample of the mirrored sound comes from, and the
+    positions that a step's own is compared with.
+    """
     from toolkit.speech.log_mel import FRAME_LENGTH, N_BINS
 
-    return 2 * N_BINS * FRAME_LENGTH + n_mels * N_BINS + vocab_size
+    floats = 2 * N_BINS * FRAME_LENGTH + spec.n_mels * N_BINS + spec.vocab_size
+    return floats + spec.n_samples + FRAME_LENGTH + spec.max_context_length
 
 
 def refusal(rule: Rule) -> str:
@@ -210,23 +216,7 @@ def quantizer_recipe(rules: Mapping[TensorClass, Rule]) -> list[dict[str, Any]]:
     operations = {"FULLY_CONNECTED": rules[TensorClass.LINEAR], "EMBEDDING_LOOKUP": rules[TensorClass.EMBEDDING]}
     if all(rule.bits == 32 for rule in operations.values()):
         return []
-    return [_entry(operation, rule) for operation, rule in operations.items()]
-
-
-def _entry(operation: str, rule: Rule) -> dict[str, Any]:
-    if rule.is_float:
-        weight: dict[str, Any] = {"num_bits": rule.bits, "symmetric": True, "granularity": "TENSORWISE", "dtype": "FLOAT"}
-        config = {"compute_precision": "FLOAT", "explicit_dequantize": True}
-    else:
-        granularity = f"BLOCKWISE_{rule.group_size}" if rule.granularity is Granularity.BLOCKWISE else "CHANNELWISE"
-        weight = {"num_bits": rule.bits, "symmetric": True, "granularity": granularity, "dtype": "INT"}
-        config = {"compute_precision": "INTEGER", "explicit_dequantize": False}
-    return {
-        "regex": ".*",
-        "operation": operation,
-        "algorithm_key": "float_casting" if rule.is_float else "min_max_uniform_quantize",
-        "op_config": {"weight_tensor_config": weight, "skip_checks": False, "min_weight_elements": 0, **config},
-    }
+    return [quantizer_entry(operation, rule) for operation, rule in operations.items()]
 
 
 TARGET = LiteRtWhisperTarget()
