@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from converters.architectures.fields import MAX_VOCAB, Fields
-from converters.whisper_spec import FRAME_LENGTH, HOP_LENGTH, SAMPLE_RATE, StackSpec, WhisperSpec
-from toolkit.errors import UnsupportedModelError
+from converters.architectures.fields import Fields
+from converters.whisper_spec import FRAME_LENGTH, HOP_LENGTH, SAMPLE_RATE, WhisperSpec
 from toolkit.speech.whisper_tokens import WhisperTokens
 
-MODEL_TYPE = "whisper"
-MAX_POSITIONS = 2**16
 MULTILINGUAL_VOCAB = 51865  # the smallest vocabulary OpenAI published with languages
 Shape = tuple[int, ...]
 
@@ -55,56 +52,6 @@ def _layer(prefix: str, width: int, inner: int, attentions: tuple[str, ...]) -> 
     shapes |= {f"{prefix}fc1.weight": (inner, width), f"{prefix}fc1.bias": (inner,)}
     shapes |= {f"{prefix}fc2.weight": (width, inner), f"{prefix}fc2.bias": (width,)}
     return shapes | dict(_norm(f"{prefix}final_layer_norm", width))
-
-
-def spec_from_config(config: Mapping[str, Any], generation: Mapping[str, Any], special: Mapping[str, int]) -> WhisperSpec:
-    """Read config.json and generation_config.json of a Hugging Face directory.
-
-    Args:
-        config: config.json.
-        generation: generation_config.json; empty if there is none.
-        special: Added tokens of the tokenizer, text -> id.
-
-    Raises:
-        FormatError: A key is missing or wrong.
-        UnsupportedModelError: An activation, embedding scale or untied output layer no published Whisper has.
-    """
-    fields = Fields(config, "config.json")
-    activation, is_tied = fields.text("activation_function", default="gelu"), fields.boolean("tie_word_embeddings", default=True)
-    if activation != "gelu" or fields.boolean("scale_embedding", default=False) or not is_tied:
-        raise UnsupportedModelError(
-            "this Whisper differs from the published ones",
-            why=f"activation {activation}, scaled embeddings {config.get('scale_embedding', False)}, tied output layer {is_tied}",
-            fix="use a checkpoint with gelu, unscaled embeddings and a tied output layer",
-        )
-    vocab_size = fields.integer("vocab_size", maximum=MAX_VOCAB)
-    generated = Fields(generation, "generation_config.json")
-    is_multilingual = generated.boolean("is_multilingual", default=vocab_size >= MULTILINGUAL_VOCAB)
-    chosen = {key: generated if key in generated else fields for key in ("suppress_tokens", "begin_suppress_tokens")}
-    return WhisperSpec(
-        n_mels=fields.integer("num_mel_bins", maximum=1024),
-        hidden_size=fields.integer("d_model"),
-        encoder=_stack(fields, "encoder"),
-        decoder=_stack(fields, "decoder"),
-        vocab_size=vocab_size,
-        n_audio_positions=fields.integer("max_source_positions", maximum=MAX_POSITIONS),
-        max_context_length=fields.integer("max_target_positions", maximum=MAX_POSITIONS),
-        tokens=tokens_from(
-            special,
-            vocab_size=vocab_size,
-            is_multilingual=is_multilingual,
-            suppressed=chosen["suppress_tokens"].token_ids("suppress_tokens", vocab_size),
-            suppressed_at_start=chosen["begin_suppress_tokens"].token_ids("begin_suppress_tokens", vocab_size),
-        ),
-    )
-
-
-def _stack(fields: Fields, name: str) -> StackSpec:
-    return StackSpec(
-        fields.integer(f"{name}_layers", maximum=1024),
-        fields.integer(f"{name}_attention_heads", maximum=1024),
-        fields.integer(f"{name}_ffn_dim"),
-    )
 
 
 def tokens_from(
