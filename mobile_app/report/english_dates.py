@@ -102,7 +102,7 @@ def _read_clock(match: re.Match[str], _: date | None) -> str | None:
 
 
 def _read_past(match: re.Match[str], _: date | None) -> str | None:
-    shift = {"half": 30, "quarter": 15}.get(match["shift"].lower()) or _number(match["shift"])
+    shift = {"half": 30, "quarter": 15}.get((match["shift"] or "").lower()) or _number(match["count"])
     minutes = 60 * _number(match["hour"]) + (shift if match["side"].lower() == "past" else -shift)
     return clock(minutes // 60 % 24, minutes % 60, half=_half(match))
 
@@ -133,13 +133,13 @@ _DATES = _rules(
     ),
     (rf"\b(?:within|in)\s+(?:the next\s+)?{_COUNT}\s+(?P<period>day|week|month)s?\b", _read_within),
 )
-_SHIFT = r"(?P<shift>half|quarter|twenty[ -]five|twenty|ten|five|[0-9]{1,2})"
-_NEXT = r"(?=\s*(?:[.,;?!]|$|\s(?:today|tomorrow|tonight|on|this|and|for|we|i|sharp|in the)\b))"
+_SHIFT = r"(?:(?P<shift>half|quarter)|(?P<count>[0-9]{1,2}|five|ten|twenty|twenty[ -]five) minutes)"
+_SHORT = r"(?P<shift>)(?P<count>five|ten|twenty|twenty[ -]five)"
+_NEXT = r"(?=\s*(?:[.,;?!](?![0-9])|$|\s(?:today|tomorrow|tonight|on|this|and|for|we|i|sharp|in the)\b))"
 _TIMES = _rules(
-    (
-        rf"\b{_SHIFT}(?: minutes)?\s+(?P<side>past|to)\s+{_HOUR}\b(?:\s*{_HALF_DAY})?",
-        _read_past,
-    ),
+    (rf"\b{_SHIFT}\s+(?P<side>past|to)\s+{_HOUR}\b(?:\s*{_HALF_DAY})?", _read_past),
+    # `five to ten` is a range of numbers unless a time is asked for
+    (rf"\b(?:at|by|around|until|before|after|since)\s+{_SHORT}\s+(?P<side>past|to)\s+{_HOUR}(?P<half>){_NEXT}", _read_past),
     (rf"\b(?P<hour>[01]?[0-9]|2[0-3])[:.](?P<minute>[0-5][0-9])\s*{_HALF_DAY}", _read_clock),
     (r"\b(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-5][0-9])\b(?P<half>)", _read_clock),
     (rf"\b{_HOUR}(?:\s+{_MINUTES})?\s*{_HALF_DAY}", _read_clock),
