@@ -7,6 +7,7 @@ from typing import Any
 from converters.architectures.layer_types import sliding_pattern
 from converters.checkpoint import Checkpoint
 from converters.spec import ModelSpec
+from converters.targets import other_targets
 from toolkit.errors import UnsupportedModelError
 
 ARCHITECTURES = {"gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -78,13 +79,14 @@ def refuse_unsupported(checkpoint: Checkpoint) -> None:
         UnsupportedModelError: Names the field and what llama.cpp assumes.
     """
     spec = checkpoint.spec
+    elsewhere = other_targets("gguf", spec.model_type)
     if spec.model_type not in ARCHITECTURES:
         why = f"its model_type is {spec.model_type}; written and checked are {', '.join(ARCHITECTURES)}"
-        raise UnsupportedModelError(f"{checkpoint.name} cannot be written as GGUF", why=why, fix="use another target: --to mlx or onnx")
+        raise UnsupportedModelError(f"{checkpoint.name} cannot be written as GGUF", why=why, fix=elsewhere)
     for is_fine, why in _assumptions(spec):
         if not is_fine:
             what = f"{checkpoint.name} cannot be written as GGUF: llama.cpp would compute another model"
-            raise UnsupportedModelError(what, why=why, fix="use another target: --to mlx or onnx")
+            raise UnsupportedModelError(what, why=why, fix=elsewhere)
 
 
 def _assumptions(spec: ModelSpec) -> list[tuple[bool, str]]:

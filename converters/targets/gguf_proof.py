@@ -1,7 +1,8 @@
 """Asking llama.cpp itself what it makes of a tokenizer and a chat template, before any weight is written.
 
-It is given a probe: a GGUF file with the real vocabulary and template and one layer of zeros. Loading and rendering happen in a
-child process, since a vocabulary it cannot bear ends it with a signal and a template is a program by a stranger.
+It is given a probe: a GGUF file with the real vocabulary and template and one layer of zeros. Loading and rendering happen in
+child processes, since a vocabulary it cannot bear ends it with a signal and a template is a program by a stranger; each has one of
+its own, so that it answers for itself.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
-from converters.confinement import confine
 from converters.read.piece_merges import SPACE
 from converters.targets.gguf_plan import PlannedTensor
 from converters.targets.gguf_storage import TYPES, stored_bytes
 from converters.targets.gguf_write import write_gguf
-from converters.targets.llama_cpp import LlamaVocabulary
-from converters.template_source import death_blamed_on_template, render_transformers
+from converters.targets.llama_cpp import DISTRIBUTION, LlamaVocabulary
+from converters.template_source import confined, death_blamed_on_template
 from converters.template_texts import CONVERSATIONS
 from converters.tokenizer import reference_encodings, special_tokens
+from toolkit.errors import EngineError
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
 
 CPU_S = 60.0
 MEMORY_BYTES = 4 * 2**30
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0  # for a machine on which 60 s of CPU take that long
 _WIDTH, _HEADS = 32, 2
 _CONTEXT_LENGTH = 256
+_WITHOUT = f"pip uninstall {DISTRIBUTION}, and GGUF bundles are measured in PyTorch, their chat template unproven"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Proof:
     Args:
         tokenizer: Texts whose token ids differ from the checkpoint's tokenizer, those left out that hold U+2581 itself: it
             stands for a space in a piece, and llama.cpp looks for it in other places than the tokenizers library.
-        template: Conversations rendered differently from transformers; None for a base model.
+        template: Conversations rendered differently from transformers; None for a base model, or where it was not asked.
         template_error: Why llama.cpp does not take the template at all; empty if it does.
         ignored_stop_ids: Stop tokens at which llama.cpp would not stop.
     """
@@ -65,43 +67,46 @@ class Proof:
     ignored_stop_ids: tuple[int, ...]
 
 
-def prove(checkpoint: Checkpoint, vocabulary: Mapping[str, Any]) -> Proof:
+def prove(checkpoint: Checkpoint, vocabulary: Mapping[str, Any], expected: Sequence[str | None]) -> Proof:
     """Compare llama.cpp's reading of a vocabulary and template with the checkpoint's own.
 
     Args:
         checkpoint: Its tokenizer.json and template are the reference.
         vocabulary: `tokenizer_metadata` of it.
+        expected: `expected_conversations` of it. Only asked about where the vocabulary is read as it should be.
 
     Raises:
         FormatError: The template takes too much time or memory.
-        EngineError: llama.cpp refuses the vocabulary.
-        ChildDeathError: llama.cpp died of it.
+        EngineError: llama.cpp refuses the vocabulary, or its server does not start whatever the template is.
+        ChildDeathError: llama.cpp died of the vocabulary.
     """
-    assert checkpoint.tokenizer.tokenizer_json is not None
-    encodings = reference_encodings(checkpoint.tokenizer.tokenizer_json)
-    expected = None
-    if checkpoint.chat_template is not None:
-        arguments = {"chat_template": checkpoint.chat_template, "tokens": special_tokens(checkpoint.tokenizer)}
-        with death_blamed_on_template("transformers"):
-            expected = run_in_child(f"{__name__}:render", arguments, what="render the chat template", timeout_s=TIMEOUT_S)["rendered"]
+    encodings = reference_encodings(checkpoint.tokenizer.require_json())
+    stop_ids = checkpoint.spec.eos_token_ids
     with tempfile.TemporaryDirectory(prefix="ondevice-toolkit-") as folder:
-        probe = Path(folder) / "probe.gguf"
-        write_probe(probe, vocabulary, checkpoint.chat_template)
-        questions = {
-            "probe": str(probe),
-            "texts": list(encodings),
-            "token_ids": list(checkpoint.spec.eos_token_ids),
-            "conversations": [list(messages) for messages in CONVERSATIONS] if expected else [],
-        }
-        got = run_in_child(f"{__name__}:answer", questions, what="ask llama.cpp about the tokenizer", timeout_s=TIMEOUT_S)
-    ids = [(text, wanted, answer) for (text, wanted), answer in zip(encodings.items(), got["token_ids"], strict=True) if SPACE not in text]
+        probe, plain = Path(folder) / "probe.gguf", Path(folder) / "plain.gguf"
+        write_probe(plain, vocabulary, None)
+        questions = {"probe": str(plain), "texts": list(encodings), "token_ids": list(stop_ids)}
+        got = run_in_child(f"{__name__}:read_texts", questions, what="ask llama.cpp about the tokenizer", timeout_s=TIMEOUT_S)
+        pairs = zip(encodings.items(), got["token_ids"], strict=True)
+        tokenizer = _differences([(text, wanted, answer) for (text, wanted), answer in pairs if SPACE not in text])
+        rendered = None
+        if expected and not tokenizer.n_different:
+            write_probe(probe, vocabulary, checkpoint.chat_template)
+            rendered = _ask_template(probe, plain)
     bos = special_tokens(checkpoint.tokenizer).get("bos_token", "") if checkpoint.tokenizer.add_bos else ""
     return Proof(
-        tokenizer=_differences(ids),
-        template=_rendered_differences(expected, got["rendered"], bos) if expected and not got["template_error"] else None,
-        template_error=got["template_error"],
-        ignored_stop_ids=tuple(i for i, ends in zip(checkpoint.spec.eos_token_ids, got["ends"], strict=True) if not ends),
+        tokenizer=tokenizer,
+        template=_rendered_differences(expected, rendered["rendered"], bos) if rendered and not rendered["template_error"] else None,
+        template_error=rendered["template_error"] if rendered else "",
+        ignored_stop_ids=tuple(i for i, ends in zip(stop_ids, got["ends"], strict=True) if not ends),
     )
+
+
+def _ask_template(probe: Path, plain: Path) -> dict[str, Any]:
+    places, limits = {"probe": str(probe), "plain": str(plain)}, {"cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES}
+    with death_blamed_on_template("llama.cpp"):
+        what = "ask llama.cpp about the chat template"
+        return run_in_child(f"{__name__}:render", {**places, **limits}, what=what, timeout_s=TIMEOUT_S)
 
 
 def _differences(compared: Sequence[tuple[str, Any, Any]]) -> Differences:
@@ -142,37 +147,48 @@ def _zeros(name: str, *shape: int) -> PlannedTensor:
     return PlannedTensor(name, tensor_type, shape, n_bytes, lambda: iter([bytes(n_bytes)]))
 
 
-def render(chat_template: str, tokens: dict[str, str]) -> dict[str, Any]:
-    """The child's part: every conversation as transformers renders it, None where the template refuses."""
-    import transformers.utils.chat_template_utils  # noqa: F401  its memory and time are not the template's
-
-    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
-    return {"rendered": [render_transformers(chat_template, messages, tokens) for messages in CONVERSATIONS]}
-
-
-def answer(probe: str, texts: list[str], token_ids: list[int], conversations: list[list[dict[str, str]]]) -> dict[str, Any]:
-    """The child's part: token ids of texts, which tokens end an answer, and conversations as llama.cpp renders them."""
+def read_texts(probe: str, texts: list[str], token_ids: list[int]) -> dict[str, Any]:
+    """A child's part: token ids of texts, and which tokens end an answer."""
     vocabulary = LlamaVocabulary(Path(probe))
-    answers: dict[str, Any] = {
-        "token_ids": [vocabulary.encode(text) for text in texts],
-        "ends": [vocabulary.ends_generation(token_id) for token_id in token_ids],
-    }
-    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
-    try:
-        return {**answers, "rendered": _rendered_by_server(probe, conversations) if conversations else [], "template_error": ""}
-    except RuntimeError as error:
-        return {**answers, "rendered": [], "template_error": str(error)}
+    ends = [vocabulary.ends_generation(token_id) for token_id in token_ids]
+    return {"token_ids": [vocabulary.encode(text) for text in texts], "ends": ends}
 
 
-def _rendered_by_server(probe: str, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[str | None]:
-    """Through llama.cpp's own server, which alone offers its template engine; None where it answers with an error."""
+def render(probe: str, plain: str, cpu_s: float, memory_bytes: int) -> dict[str, Any]:
+    """A child's part: every conversation as llama.cpp renders it, None where it answers with an error; or why it takes no such template.
+
+    It goes through llama.cpp's own server, which alone offers its template engine.
+    """
+    import xllamacpp  # noqa: F401  its memory and time are not the template's
+
+    with confined("llama.cpp", cpu_s=cpu_s, memory_bytes=memory_bytes):
+        try:
+            server, key = _started(probe)
+        except RuntimeError as error:
+            _require_server(plain)
+            return {"rendered": [], "template_error": str(error)}
+        url = f"{server.listening_address}/apply-template"
+        rendered = [_post(url, {"messages": list(messages)}, key) for messages in CONVERSATIONS]
+        return {"rendered": rendered, "template_error": ""}
+
+
+def _started(probe: str) -> tuple[Any, str]:
+    """The server with a probe, and the key it wants to be shown."""
     import xllamacpp
 
     params, key = xllamacpp.CommonParams(), secrets.token_hex()
     params.model.path, params.n_ctx, params.n_parallel, params.warmup = probe, _CONTEXT_LENGTH, 1, False
     params.cpuparams.n_threads, params.api_keys = 1, [key]
-    server = xllamacpp.Server(params)
-    return [_post(f"{server.listening_address}/apply-template", {"messages": list(messages)}, key) for messages in conversations]
+    return xllamacpp.Server(params), key
+
+
+def _require_server(plain: str) -> None:
+    """Raises EngineError where the server does not start with a probe that has no template either: then it is not the template's fault."""
+    try:
+        _started(plain)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:300]
+        raise EngineError("llama.cpp's server does not start, so the chat template could not be proven", why=why, fix=_WITHOUT) from error
 
 
 def _post(url: str, body: Mapping[str, Any], key: str) -> str | None:

@@ -47,14 +47,9 @@ def tokenizer_metadata(files: TokenizerFiles, spec: ModelSpec) -> dict[str, Any]
         FormatError: There is no tokenizer, or it is damaged.
         UnsupportedModelError: It splits text, or joins pieces, in a way llama.cpp has no name for.
     """
-    if files.tokenizer_json is None:
-        raise FormatError(
-            "this checkpoint has no tokenizer",
-            why="tokenizer.json is missing",
-            fix="put the tokenizer.json of the original model beside the weights",
-        )
+    tokenizer_json = files.require_json()
     try:
-        data = json.loads(files.tokenizer_json)
+        data = json.loads(tokenizer_json)
         added = {token["id"]: token for token in data.get("added_tokens") or ()}
         ids: dict[str, int] = {**data["model"]["vocab"], **{token["content"]: token_id for token_id, token in added.items()}}
         if files.kind == "bpe-byte-level":

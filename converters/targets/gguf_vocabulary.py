@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from converters.targets import other_targets
 from converters.targets.gguf_tokenizer import tokenizer_metadata, with_merging_runs
 from converters.targets.llama_cpp import DISTRIBUTION, VERSION, is_available
+from converters.template_source import expected_conversations
 from toolkit.errors import FidelityError
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
     from converters.targets.gguf_proof import Proof
-
-_OTHER_TARGETS = "convert to another target: --to mlx or onnx"
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,22 @@ def prove_vocabulary(checkpoint: Checkpoint) -> ProvenVocabulary:
         FormatError: Tokenizer or template are damaged, or take too much.
         UnsupportedModelError: llama.cpp has no name for how the tokenizer splits or joins.
         FidelityError: llama.cpp encodes a text, or renders a conversation, differently.
+        EngineError, ChildDeathError: llama.cpp refuses the vocabulary, or died of it.
     """
     first = tokenizer_metadata(checkpoint.tokenizer, checkpoint.spec)
     if not is_available():
         return ProvenVocabulary(checkpoint.tokenizer.kind, first, None)
     from converters.targets.gguf_proof import prove
 
-    proofs = ((vocabulary, prove(checkpoint, vocabulary)) for vocabulary in _spellings(first))
+    expected = expected_conversations(checkpoint)
+    proofs = ((vocabulary, prove(checkpoint, vocabulary, expected)) for vocabulary in _spellings(first))
     tried: list[tuple[dict[str, Any], Proof]] = []
     for vocabulary, proof in proofs:
         tried.append((vocabulary, proof))
         if not proof.tokenizer.n_different:
             break
     metadata, best = min(tried, key=lambda entry: entry[1].tokenizer.n_different)
-    _refuse(best)
+    _refuse(best, other_targets("gguf", checkpoint.spec.model_type))
     return ProvenVocabulary(checkpoint.tokenizer.kind, metadata, best)
 
 
@@ -77,19 +79,19 @@ def _spellings(vocabulary: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield with_merging_runs(vocabulary)
 
 
-def _refuse(proof: Proof) -> None:
+def _refuse(proof: Proof, elsewhere: str) -> None:
     if proof.tokenizer.n_different:
         raise FidelityError(
             "this tokenizer does not work in llama.cpp",
             why=f"{proof.tokenizer.n_different} of {proof.tokenizer.n_asked} texts differ, first {proof.tokenizer.first}",
-            fix=_OTHER_TARGETS,
+            fix=elsewhere,
         )
     if proof.template_error:
-        what, fix = "the chat template does not work in llama.cpp", "give the checkpoint a simpler template, or " + _OTHER_TARGETS
+        what, fix = "the chat template does not work in llama.cpp", f"give the checkpoint a simpler template, or {elsewhere}"
         raise FidelityError(what, why=proof.template_error, fix=fix)
     if proof.template is not None and proof.template.n_different:
         raise FidelityError(
             "the chat template does not say in llama.cpp what it says in the checkpoint",
             why=f"{proof.template.n_different} of {proof.template.n_asked} conversations differ, first {proof.template.first}",
-            fix="give the checkpoint a simpler template, or " + _OTHER_TARGETS,
+            fix=f"give the checkpoint a simpler template, or {elsewhere}",
         )

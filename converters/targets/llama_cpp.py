@@ -20,6 +20,8 @@ from toolkit.errors import BackendUnavailableError, EngineError
 
 DISTRIBUTION = "xllamacpp"
 VERSION = "2026.10.11549"
+_INSTALL = "pip install 'ondevice-toolkit[gguf]'"
+_WITHOUT = f"pip uninstall {DISTRIBUTION}, and GGUF bundles are measured in PyTorch"
 _INT, _UINT, _FLOAT, _POINTER, _BOOL = ctypes.c_int32, ctypes.c_uint32, ctypes.c_float, ctypes.c_void_p, ctypes.c_bool
 _ERROR_LEVEL = 4
 _F32 = 0  # ggml_type
@@ -119,7 +121,7 @@ class LlamaCpp:
 
     def __init__(self) -> None:
         if not is_available():
-            raise _unavailable(f"{DISTRIBUTION} {VERSION} is needed, found {installed_version() or 'none'}")
+            raise _unavailable(f"{DISTRIBUTION} {VERSION} is needed, found {installed_version() or 'none'}", _INSTALL)
         # Threads that wait by spinning take the cores from each other where two files are measured at a time: 5 x slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         extension = importlib.import_module(f"{DISTRIBUTION}.{DISTRIBUTION}")
@@ -129,7 +131,7 @@ class LlamaCpp:
             try:
                 function = getattr(self._library, name)
             except AttributeError as error:
-                raise _unavailable(f"the library of {DISTRIBUTION} {VERSION} has no {name} on this platform") from error
+                raise _unavailable(f"the library of {DISTRIBUTION} {VERSION} has no {name} on this platform", _WITHOUT) from error
             function.restype, function.argtypes = result, arguments
             self._calls[name] = function
         self.log: list[str] = []
@@ -234,8 +236,8 @@ def _load(llama: LlamaCpp, path: Path, *, vocab_only: bool) -> Any:
 def _check_defaults(params: ctypes.Structure, expected: dict[str, Any]) -> None:
     wrong = [f"{name} is {getattr(params, name)}" for name, value in expected.items() if getattr(params, name) != value]
     if wrong:
-        raise _unavailable(f"its structures are not those of {VERSION}: {', '.join(wrong)}")
+        raise _unavailable(f"its structures are not those of {VERSION}: {', '.join(wrong)}", _WITHOUT)
 
 
-def _unavailable(why: str) -> BackendUnavailableError:
-    return BackendUnavailableError("llama.cpp cannot be called here", why=why, fix="pip install 'ondevice-toolkit[gguf]'")
+def _unavailable(why: str, fix: str) -> BackendUnavailableError:
+    return BackendUnavailableError("llama.cpp cannot be called here", why=why, fix=fix)

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from converters.checkpoint import Checkpoint, TokenizerFiles
+from converters.child import ChildDeathError
 from converters.read.bpe_pretokenizers import splitting_rules
-from converters.targets import gguf_vocabulary
+from converters.targets import gguf_proof, gguf_vocabulary
 from converters.targets.gguf_tokenizer import tokenizer_metadata, with_merging_runs
 from converters.targets.gguf_vocabulary import prove_vocabulary
+from converters.template_texts import CONVERSATIONS
 from tests.converters.chat_templates import CHATML, TURNS
 from tests.converters.small_model import small_checkpoint, small_spec
 from tests.converters.small_tokenizer import all_texts, small_pieces, small_tokenizer_json
 from tests.converters.targets.gguf_files import writable_checkpoint
-from toolkit.errors import FidelityError, FormatError, UnsupportedModelError
+from toolkit.errors import EngineError, FidelityError, FormatError, UnsupportedModelError
 
 CONFIG = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
@@ -87,7 +89,7 @@ def test_pieces_of_a_gguf_file_are_written_as_they_are() -> None:
 
 @pytest.mark.parametrize(("cuts_runs", "merges"), [(True, False), (False, True)])
 def test_runs_of_spaces_are_spelled_as_the_checkpoints_ids_say(cuts_runs: bool, merges: bool) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     checkpoint = small(cuts_runs=cuts_runs)
     proven = prove_vocabulary(checkpoint)
     assert proven.proof is not None
@@ -98,7 +100,7 @@ def test_runs_of_spaces_are_spelled_as_the_checkpoints_ids_say(cuts_runs: bool, 
 
 
 def test_a_vocabulary_that_means_other_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
 
     def shuffled(files: TokenizerFiles, spec: Any) -> dict[str, Any]:
         metadata = tokenizer_metadata(files, spec)
@@ -110,7 +112,7 @@ def test_a_vocabulary_that_means_other_ids_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_a_template_is_rendered_by_llama_cpp_itself() -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     proven = prove_vocabulary(replace(small(cuts_runs=True), chat_template=TURNS.template))
     assert proven.as_written() == {"chat_template": {"verified_conversations": 23}}
 
@@ -118,14 +120,54 @@ def test_a_template_is_rendered_by_llama_cpp_itself() -> None:
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("{{ messages | no_such_filter }}", "does not work in llama.cpp"),
+        ("{{ messages | no_such_filter }}", "renders no conversation"),
         (CHATML.template.replace("message['content']", "message['content'].title()"), "llama.cpp"),
     ],
 )
 def test_a_template_llama_cpp_cannot_render_is_refused(template: str, why: str) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     with pytest.raises((FidelityError, FormatError), match=why):
         prove_vocabulary(replace(small(cuts_runs=True), chat_template=template))
+
+
+def test_a_template_llama_cpp_does_not_take_at_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xllamacpp")
+    monkeypatch.setattr(gguf_vocabulary, "expected_conversations", lambda checkpoint: ("said",) * len(CONVERSATIONS))
+    with pytest.raises(FidelityError, match="the chat template does not work in llama.cpp") as caught:
+        prove_vocabulary(replace(small(cuts_runs=True), chat_template="{{ messages | no_such_filter }}"))
+    assert caught.value.fix == "give the checkpoint a simpler template, or use another target: --to litert, mlx or onnx"
+
+
+def test_a_template_that_only_llama_cpp_cannot_bear_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(gguf_proof, "CPU_S", 2.0)
+    monkeypatch.setattr(gguf_vocabulary, "expected_conversations", lambda checkpoint: ("",) * len(CONVERSATIONS))
+    with pytest.raises(FormatError, match="takes too much to render") as caught:
+        prove_vocabulary(replace(small(cuts_runs=True), chat_template=endless))
+    assert "in llama.cpp" in caught.value.why
+
+
+def test_a_death_over_the_vocabulary_is_not_the_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
+
+    def die(function: str, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
+        raise ChildDeathError("died", why="of it", fix="none", cause="SIGABRT")
+
+    monkeypatch.setattr(gguf_proof, "run_in_child", die)
+    with pytest.raises(ChildDeathError):
+        prove_vocabulary(replace(small(cuts_runs=True), chat_template=CHATML.template))
+
+
+def test_a_server_that_never_starts_is_not_the_templates_fault(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
+    metadata = tokenizer_metadata(small(cuts_runs=True).tokenizer, small(cuts_runs=True).spec)
+    probe, plain = tmp_path / "probe.gguf", tmp_path / "plain.gguf"
+    gguf_proof.write_probe(plain, metadata, None)
+    with pytest.raises(EngineError, match="server does not start"):
+        gguf_proof._ask_template(tmp_path / "missing.gguf", tmp_path / "missing.gguf")
+    gguf_proof.write_probe(probe, metadata, TURNS.template)
+    assert len(gguf_proof._ask_template(probe, plain)["rendered"]) == len(CONVERSATIONS)
 
 
 def test_without_llama_cpp_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
