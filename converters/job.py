@@ -16,6 +16,7 @@ from converters.existing import same_bundle
 from converters.faults import explained
 from converters.gates import verdict
 from converters.lock import hold
+from converters.memory_figures import memory_figures
 from converters.package import OutputFolder, seal
 from converters.parts import Parts, Verifier
 from converters.progress import Progress
@@ -184,8 +185,11 @@ class Job:
                 failure = failed_gates(self.name, self.recipe, fidelity)
             if failure is not None:
                 return self._refuse(folder, assembled, fidelity, failure)
+            manifest = self._manifest(assembled, fidelity)
+            if request.verify:
+                manifest = replace(manifest, memory=memory_figures(folder, manifest, progress))
             with progress.stage(f"{self.target.name}: publishing {self.recipe.name}"):
-                sealed = seal(folder, self._manifest(assembled, fidelity))
+                sealed = seal(folder, manifest)
                 self.shared.out.publish(folder, self.name, force=request.force)
             return self._report(place, sealed, None)
 

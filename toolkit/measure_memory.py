@@ -1,6 +1,6 @@
 """Measures what a bundle takes to run, for the memory model: fresh processes, two contexts, the first start apart.
 
-    python -m toolkit.measure_memory BUNDLE CONTEXT THREADS      one run, printed as JSON
+    python -m toolkit.measure_memory BUNDLE CONTEXT[,CONTEXT...] THREADS      a run for each, printed as a line of JSON
 
 The fields: docs/formats/memory.md.
 """
@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,56 +21,64 @@ from typing import Any
 from toolkit.backends import backend_for
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.calibration import MemoryRun
-from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.device.profile import probe_device
+from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
+from toolkit.limits import usable_threads
 from toolkit.manifest import MANIFEST_NAME, FileRecord, Manifest
 from toolkit.manifest_reader import load_manifest
+from toolkit.target_support import why_not
 
 SHORT_CONTEXT, LONG_CONTEXT = 512, 2048
 ANSWER_TOKENS = 8
 _WORDS = "The inspector walked along the line and wrote down what each pump, valve and gauge was doing that morning. "
 _FIELDS = {"VmHWM": "peak_rss_bytes", "RssAnon": "anonymous_bytes", "RssFile": "mapped_bytes", "VmPeak": "address_space_bytes"}
-_LIMIT_S = 1800.0
+_LIMIT_S = 900.0
+_SPEECH_MODEL_TYPE = "whisper"  # its engine takes a recording and has no context to fill
 
 
-def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, threads: int = 2) -> dict[str, Any]:
+def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, threads: int | None = None) -> dict[str, Any]:
     """Three runs of a bundle: its first start, the same context again, and a longer one.
 
     Args:
         bundle_dir: A bundle; or, with `manifest`, a folder of native files that is not sealed yet.
         manifest: What its manifest.json will say; None reads the folder's.
-        threads: CPU threads, which hardly change memory.
+        threads: CPU threads, which hardly change memory; None: 2, or 1 on a machine with one CPU.
 
     Returns:
-        `{"measured": {...}}`, to be merged into the manifest's `memory`; empty where the system does not tell (no /proc), and for
-        a target no backend of this version runs.
+        `{"measured": {...}}`, to be merged into the manifest's `memory`; empty where it cannot be measured, see `can_measure`, or
+        the engine is not installed.
 
     Raises:
-        EngineError: A run failed; the text holds its last line.
+        EngineError: A run failed, or it does not fit into memory; the text holds its last lines.
     """
-    if not Path("/proc/self/status").exists():
-        return {}
+    threads = threads or min(2, usable_threads())
     with tempfile.TemporaryDirectory(prefix="measure-memory-") as scratch:
         folder = bundle_dir
         if manifest is not None:
             folder = _stand_in(bundle_dir, manifest, Path(scratch) / "bundle")
         manifest = load_manifest(folder)
-        if not _can_run(manifest.target):
+        if not can_measure(manifest):
             return {}
         long = min(LONG_CONTEXT, manifest.context_length)
         short = min(SHORT_CONTEXT, long // 2)
-        cache = Path(scratch) / "cache"
-        order = ((short, True), (short, False), (long, False))
-        runs = [run_once(folder, length, threads=threads, cache=cache, is_first_start=first) for length, first in order]
-    facts = {"machine": platform.machine(), "threads": threads, "runs": [asdict(run) for run in runs]}
-    return {"measured": facts}
+        try:
+            facts = _run(folder, manifest.name, [short, short, long], threads=threads, cache=Path(scratch) / "cache")
+        except BackendUnavailableError:
+            return {}
+        order = zip((short, short, long), (True, False, False), facts, strict=True)
+        runs = [asdict(MemoryRun(context_length=length, is_first_start=is_first, **fact)) for length, is_first, fact in order]
+    return {"measured": {"machine": platform.machine(), "threads": threads, "runs": runs}}
 
 
-def _can_run(target: str) -> bool:
+def can_measure(manifest: Manifest) -> bool:
+    """Whether there is a way to: the system tells what a process takes (/proc), and a backend answers prompts with such a bundle."""
+    if not Path("/proc/self/status").exists() or manifest.spec.get("model_type") == _SPEECH_MODEL_TYPE:
+        return False
     try:
-        backend_for(target)
+        backend_for(manifest.target)
     except BackendUnavailableError:
         return False
-    return True
+    return why_not(manifest.target, probe_device()) is None
 
 
 def _stand_in(files: Path, manifest: Manifest, folder: Path) -> Path:
@@ -98,22 +107,36 @@ def run_once(folder: Path, context_length: int, *, threads: int, cache: Path, is
     Raises:
         EngineError: It failed.
     """
-    command = [sys.executable, "-m", "toolkit.measure_memory", str(folder), str(context_length), str(threads)]
+    name = load_manifest(folder).name
+    [facts] = _run(folder, name, [context_length], threads=threads, cache=cache)
+    return MemoryRun(context_length=context_length, is_first_start=is_first_start, **facts)
+
+
+def _run(folder: Path, name: str, lengths: Sequence[int], *, threads: int, cache: Path) -> list[dict[str, int]]:
+    """Fill one context after the other, each in a fresh engine's process, all started by one that has the cache."""
+    command = [sys.executable, "-m", "toolkit.measure_memory", str(folder), ",".join(map(str, lengths)), str(threads)]
     root = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, CACHE_VARIABLE: str(cache), "PYTHONPATH": paths}
+    what = f"the memory of {name} cannot be measured"
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_LIMIT_S, check=False, errors="replace")
     except subprocess.TimeoutExpired as error:
-        raise EngineError(f"the memory of {folder.name} cannot be measured", why=str(error), fix="use a faster machine") from error
-    if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise EngineError(
-            f"the memory of {folder.name} cannot be measured at {context_length} tokens",
-            why=" | ".join(said[-3:]) or f"the process ended with exit code {done.returncode}",
-            fix=f"see what it says: {' '.join(command[1:])}",
-        )
-    return MemoryRun(context_length=context_length, is_first_start=is_first_start, **json.loads(done.stdout.splitlines()[-1]))
+        fix = "measure it on a faster machine, or leave it out: convert --no-verify"
+        raise EngineError(what, why=f"it took longer than {_LIMIT_S:g} s", fix=fix) from error
+    facts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode == BackendUnavailableError.exit_code:
+        raise BackendUnavailableError(what, why=_last_lines(done), fix="see what is missing: toolkit doctor")
+    if done.returncode or len(facts) != len(lengths):
+        length = lengths[min(len(facts), len(lengths) - 1)]
+        fix = f'see what the engine says: toolkit run BUNDLE "hello" --context {length}'
+        raise EngineError(f"{what} at {length} tokens", why=_last_lines(done), fix=fix)
+    return facts
+
+
+def _last_lines(done: subprocess.CompletedProcess[str]) -> str:
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return " | ".join(said[-3:]) or f"the process ended with exit code {done.returncode}"
 
 
 def _fill(folder: Path, context_length: int, threads: int) -> dict[str, int]:
@@ -123,7 +146,7 @@ def _fill(folder: Path, context_length: int, threads: int) -> dict[str, int]:
     from toolkit.worker_proxy import RemoteEngine
 
     bundle = Bundle(folder, load_manifest(folder))  # its hashes are not what is measured
-    with Engine.open(bundle, context_length=context_length, threads=threads, force=True, isolated=True) as engine:
+    with Engine.open(bundle, context_length=context_length, threads=threads, isolated=True) as engine:
         native = engine.native
         assert isinstance(native, RemoteEngine)
         n_words = max(1, (context_length - ANSWER_TOKENS - 8) // len(engine.tokenize(_WORDS)))
@@ -135,5 +158,15 @@ def _fill(folder: Path, context_length: int, threads: int) -> dict[str, int]:
     return {field: 1024 * int(sizes[name]) for name, field in _FIELDS.items()}
 
 
+def _main(folder: Path, lengths: Sequence[int], threads: int) -> int:
+    try:
+        for length in lengths:
+            print(json.dumps(_fill(folder, length, threads)), flush=True)
+    except ToolkitError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    print(json.dumps(_fill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    sys.exit(_main(Path(sys.argv[1]), [int(length) for length in sys.argv[2].split(",")], int(sys.argv[3])))

@@ -13,7 +13,10 @@ from converters.verify import verify_bundle
 from tests.converters.tiny_checkpoints import save_hf, tiny_model
 from toolkit import Bundle, Engine
 from toolkit.cache import CACHE_VARIABLE
+from toolkit.calibration import read_calibration
 from toolkit.errors import FormatError
+from toolkit.manifest_reader import load_manifest
+from toolkit.memory import estimate_memory
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -57,6 +60,15 @@ def test_both_bundles_are_published_with_their_figures(published: Path) -> None:
     assert 0 < int8.fidelity.kl_mean <= 0.03
     assert int8.fidelity.kl_mean > 100 * abs(fp32.fidelity.kl_mean)
     assert (fp32.chat, fp32.tokenizer["kind"]) == (True, "huggingface")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of processes is read from /proc")
+def test_a_published_bundle_is_planned_for_by_what_it_took(published: Path) -> None:
+    for folder in published.iterdir():
+        manifest = load_manifest(folder)
+        calibration = read_calibration(manifest)
+        assert calibration is not None and len(manifest.memory["measured"]["runs"]) == 3
+        assert estimate_memory(manifest, context_length=256).is_calibrated
 
 
 def test_a_published_bundle_answers_in_the_real_engine(published: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.tiny_bundle import tiny_bundle
 from toolkit.calibration import read_calibration
-from toolkit.errors import EngineError
+from toolkit.errors import BackendUnavailableError, EngineError
 from toolkit.manifest_reader import load_manifest
-from toolkit.measure_memory import measure_memory
+from toolkit.measure_memory import can_measure, measure_memory
 from toolkit.memory import estimate_memory
 
 pytestmark = [
@@ -44,3 +44,15 @@ def test_files_an_engine_refuses_are_named(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot be measured at 512 tokens") as caught:
         measure_memory(tiny_bundle(tmp_path / "bundle", model=tmp_path / "garbage"))
     assert "magic" in caught.value.why
+    assert caught.value.fix.endswith('toolkit run BUNDLE "hello" --context 512') and len(str(caught.value).splitlines()) == 3
+
+
+def test_speech_and_an_engine_that_is_not_installed_are_left_out(chat_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = load_manifest(chat_bundle)
+    assert can_measure(manifest) and not can_measure(replace(manifest, spec={**manifest.spec, "model_type": "whisper"}))
+
+    def missing(*_: object, **__: object) -> None:
+        raise BackendUnavailableError("the engine is not installed", fix="install it")
+
+    monkeypatch.setattr("toolkit.measure_memory._run", missing)
+    assert measure_memory(chat_bundle) == {}
