@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from benchmarks.harness import Report, Target, parser, run, say
@@ -30,11 +30,17 @@ TARGETS = {"smollm2-135m-instruct-litert-int8": Target("at least", 1.2), "gemma-
 
 @dataclass(frozen=True)
 class Taken:
-    """One process: tokens per second, and peak RSS as sampled from outside."""
+    """One process: tokens per second, and its memory.
+
+    Args:
+        peak_rss_bytes: VmHWM of the process the engine runs in, on both sides: the host that asks beside it is none of the engine's.
+        peak_pss_bytes: Of all processes together, a page they share counted once (`TreeRun`).
+    """
 
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
     peak_rss_bytes: float
+    peak_pss_bytes: float
 
 
 def gguf_of(bundle: Bundle) -> Path:
@@ -55,7 +61,7 @@ def take_ours(bundle: Bundle, args: argparse.Namespace) -> Taken:
     job = Job(PROMPT_TOKENS, ANSWER_TOKENS, args.threads, repeats=args.repeats, warm_up=True)
     figures, cost = run_probe(bundle.path, job)
     rates = [[answer[name] for answer in figures["answers"]] for name in ("prefill_tokens_per_s", "decode_tokens_per_s")]
-    return Taken(statistics.median(rates[0]), statistics.median(rates[1]), max(figures["peak_rss_bytes"], cost.peak_rss_bytes))
+    return Taken(statistics.median(rates[0]), statistics.median(rates[1]), figures["peak_rss_bytes"], cost.peak_pss_bytes)
 
 
 def take_peer(program: Path, gguf: Path, args: argparse.Namespace) -> tuple[Taken, str]:
@@ -66,7 +72,7 @@ def take_peer(program: Path, gguf: Path, args: argparse.Namespace) -> tuple[Take
     )
     prefill = statistics.median(peer.rates(n_prompt=PROMPT_TOKENS, n_depth=0))
     decode = statistics.median(peer.rates(n_generated=ANSWER_TOKENS, n_depth=PROMPT_TOKENS))
-    return Taken(prefill, decode, max(cost.peak_rss_bytes, cost.largest_process_rss_bytes)), peer.build
+    return Taken(prefill, decode, cost.largest_process_rss_bytes, cost.peak_pss_bytes), peer.build
 
 
 def measure(args: argparse.Namespace) -> Report:
@@ -95,7 +101,7 @@ def measure(args: argparse.Namespace) -> Report:
 
 
 def _add_figures(report: Report, bundles: list[Bundle], taken: dict[str, list[Taken]]) -> None:
-    names = ("prefill_tokens_per_s", "decode_tokens_per_s", "peak_rss_bytes")
+    names = [each.name for each in fields(Taken)]
     for subject in sorted(taken):
         for name in names:
             report.add(subject, name, [getattr(one, name) for one in taken[subject]])

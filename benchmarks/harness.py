@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from benchmarks.machine import ROOT, machine, versions
 from benchmarks.summary import Summary, summarize
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -154,6 +154,18 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--no-record", action="store_true", help="keep no record of this run")
     made.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     return made
+
+
+def token_counts(text: str, option: str, *, at_least: int) -> list[int]:
+    """The numbers of an option like `384,1280`.
+
+    Raises:
+        UsageError: One is no number, or below `at_least`.
+    """
+    counts = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if min(counts) < at_least:
+        raise UsageError(f"{option} {text}: no numbers of tokens", why=f"each must be {at_least} or more", fix="write them like 384,1280")
+    return counts
 
 
 def finish(report: Report, args: argparse.Namespace) -> int:

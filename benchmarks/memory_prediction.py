@@ -15,9 +15,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.harness import Report, Target, parser, run, say
+from benchmarks.harness import Report, Target, parser, run, say, token_counts
 from toolkit.calibration import MemoryRun, read_calibration
-from toolkit.errors import UsageError
 from toolkit.manifest import Manifest
 from toolkit.manifest_reader import load_manifest
 from toolkit.measure_memory import measure_memory, run_once
@@ -38,12 +37,16 @@ def calibrated(folder: Path, threads: int) -> Manifest:
 def measure(args: argparse.Namespace) -> Report:
     folders = [Path(name) for name in args.bundles]
     names = [folder.resolve().name for folder in folders]
-    report = Report("memory_prediction", {"bundles": names, "contexts": args.contexts, "rounds": args.rounds, "threads": args.threads})
+    contexts = token_counts(args.contexts, "--contexts", at_least=64)
+    report = Report("memory_prediction", {"bundles": names, "contexts": contexts, "rounds": args.rounds, "threads": args.threads})
     for folder, name in zip(folders, names, strict=True):
         manifest = calibrated(folder, args.threads)
         report.details[name] = manifest.memory
         plain = replace(manifest, memory={key: value for key, value in manifest.memory.items() if key != "measured"})
-        for context in [length for length in args.contexts if length <= manifest.context_length]:
+        for context in contexts:
+            if context > manifest.context_length:
+                report.skipped[f"{name}, {context} tokens"] = f"it was converted for {manifest.context_length}"
+                continue
             runs = _runs(folder, context, args)
             for is_first, taken in runs.items():
                 subject = f"{name}, {context} tokens, {'first start' if is_first else 'later'}"
@@ -71,13 +74,6 @@ def _runs(folder: Path, context: int, args: argparse.Namespace) -> dict[bool, li
     return runs
 
 
-def _contexts(text: str) -> list[int]:
-    lengths = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
-    if min(lengths) < 64:
-        raise UsageError(f"--contexts {text}: no contexts", why="each must be 64 or more", fix="write them like 384,1024,1536")
-    return lengths
-
-
 def main() -> int:
     """Run the command; returns the exit code."""
     options = parser(__doc__)
@@ -86,13 +82,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=1, metavar="N", help="processes of each kind (default: 1)")
     options.add_argument("--threads", type=int, default=2, metavar="N", help="default: 2")
     options.add_argument("--scratch", metavar="DIR", type=Path, help="where caches go (default: the system's temporary folder)")
-    args = options.parse_args()
-
-    def parsed(given: argparse.Namespace) -> Report:
-        given.contexts = _contexts(given.contexts)
-        return measure(given)
-
-    return run(parsed, args)
+    return run(measure, options.parse_args())
 
 
 if __name__ == "__main__":

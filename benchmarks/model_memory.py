@@ -16,11 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Report, Target, parser, run, say
+from benchmarks.harness import Report, Target, parser, run, say, token_counts
 from benchmarks.probe_run import Job, run_probe
 from benchmarks.summary import interleaved
 from toolkit.bundle import Bundle
-from toolkit.errors import UsageError
 
 ANSWER_TOKENS = 64
 LOAD_TARGETS = {"gemma-3-270m-litert-int4-g32": Target("at most", 0.6)}
@@ -47,9 +46,10 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
 
 def measure(args: argparse.Namespace) -> Report:
     bundles = {bundle.name: bundle.path for bundle in map(Bundle.open, args.bundles)}
-    report = Report("model_memory", {"bundles": list(bundles), "jobs": args.jobs, "rounds": args.rounds, "threads": args.threads})
+    jobs = token_counts(args.jobs, "--jobs", at_least=ANSWER_TOKENS + 1)
+    report = Report("model_memory", {"bundles": list(bundles), "jobs": jobs, "rounds": args.rounds, "threads": args.threads})
     taken: dict[tuple[str, int, str], list[dict[str, float]]] = {}
-    subjects = [f"{name} {n_tokens}" for name in bundles for n_tokens in args.jobs]
+    subjects = [f"{name} {n_tokens}" for name in bundles for n_tokens in jobs]
     with tempfile.TemporaryDirectory(prefix="model-memory-", dir=args.scratch) as scratch:
         for index, subject in interleaved(subjects, args.rounds):
             name, _, n_tokens = subject.rpartition(" ")
@@ -73,13 +73,6 @@ def _target(name: str, n_tokens: int, figure: str) -> Target | None:
     return MEMORY_TARGETS.get((name, n_tokens)) if figure == "peak_rss_bytes" else None
 
 
-def _jobs(text: str) -> list[int]:
-    jobs = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
-    if min(jobs) <= ANSWER_TOKENS:
-        raise UsageError(f"--jobs {text}: no jobs", why=f"a job has more than {ANSWER_TOKENS} tokens", fix="write them like 384,1280")
-    return jobs
-
-
 def main() -> int:
     """Run the command; returns the exit code."""
     options = parser(__doc__)
@@ -88,13 +81,7 @@ def main() -> int:
     options.add_argument("--jobs", default="384,1280", metavar="N,N", help="tokens of the jobs (default: 384,1280)")
     options.add_argument("--threads", type=int, default=2, metavar="N", help="default: 2")
     options.add_argument("--scratch", metavar="DIR", type=Path, help="where caches go (default: the system's temporary folder)")
-    args = options.parse_args()
-
-    def parsed(given: argparse.Namespace) -> Report:
-        given.jobs = _jobs(given.jobs)
-        return measure(given)
-
-    return run(parsed, args)
+    return run(measure, options.parse_args())
 
 
 if __name__ == "__main__":

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import engine_overhead, faults, model_memory
+from benchmarks import decode_speed, engine_overhead, model_memory
 from benchmarks.decode_speed import gguf_of
+from benchmarks.harness import token_counts
 from benchmarks.machine import ROOT
+from benchmarks.process_tree import TreeRun
 from tests.benchmarks.test_llama_bench import ROWS
 from toolkit.bundle import Bundle
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.manifest import SourceRecord
 from toolkit.manifest_reader import load_manifest
 
@@ -74,6 +78,26 @@ def test_decode_speed_beside_a_peer_has_ratios_of_the_right_tests(tiny_chat_bund
     assert record["versions"]["llama.cpp"] == "b7000 abc1234" and record["details"]["gguf"] == {"tiny-litert-fp32": "m.gguf"}
 
 
+def test_a_process_peak_is_the_engines_and_not_the_sum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = TreeRun(peak_rss_bytes=900, peak_pss_bytes=700, largest_process_rss_bytes=600)
+    answers = [{"prefill_tokens_per_s": 2.0, "decode_tokens_per_s": 1.0}]
+    monkeypatch.setattr(decode_speed, "run_probe", lambda path, job: ({"answers": answers, "peak_rss_bytes": 500}, tree))
+    bundle: Any = SimpleNamespace(path=Path("bundle"))
+    taken = decode_speed.take_ours(bundle, argparse.Namespace(threads=2, repeats=1))
+    assert taken == decode_speed.Taken(2.0, 1.0, peak_rss_bytes=500, peak_pss_bytes=700)
+    peer = SimpleNamespace(rates=lambda **_: [3.0], build="b1")
+    monkeypatch.setattr(decode_speed, "run_llama_bench", lambda *_, **__: (peer, tree))
+    taken, _ = decode_speed.take_peer(Path("llama-bench"), Path("m.gguf"), argparse.Namespace(threads=2, repeats=1))
+    assert taken == decode_speed.Taken(3.0, 3.0, peak_rss_bytes=600, peak_pss_bytes=700)
+
+
+@pytest.mark.parametrize("text", ["", "384,", "63", "1e3", "-64", "384,x"])
+def test_what_is_no_list_of_token_counts_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="--contexts .*: no numbers of tokens\n.*each must be 64 or more"):
+        token_counts(text, "--contexts", at_least=64)
+    assert token_counts("64,1280", "--contexts", at_least=64) == [64, 1280]
+
+
 def test_decode_speed_without_the_peer_says_so_and_prints_its_own_figures(
     tiny_chat_bundle: Path, tmp_path: Path, cache: dict[str, str]
 ) -> None:
@@ -123,7 +147,9 @@ def test_the_peer_gets_the_very_file_a_bundle_was_converted_from(tiny_chat_bundl
 
 
 def test_predictions_stand_beside_what_was_measured(tiny_chat_bundle: Path, tmp_path: Path, cache: dict[str, str]) -> None:
-    record = bench("memory_prediction", str(tiny_chat_bundle), "--contexts", "256", tmp_path=tmp_path, **cache)
+    record = bench("memory_prediction", str(tiny_chat_bundle), "--contexts", "256,1000000", tmp_path=tmp_path, **cache)
+    length = load_manifest(tiny_chat_bundle).context_length
+    assert record["skipped"] == {f"{tiny_chat_bundle.name}, 1000000 tokens": f"it was converted for {length}"}
     figures = by_name(record)
     for subject in (f"{tiny_chat_bundle.name}, 256 tokens, first start", f"{tiny_chat_bundle.name}, 256 tokens, later"):
         peak, predicted = (figures[subject, name]["values"][0] for name in ("peak_rss_bytes", "predicted_bytes"))
@@ -132,15 +158,3 @@ def test_predictions_stand_beside_what_was_measured(tiny_chat_bundle: Path, tmp_
     runs = record["details"][tiny_chat_bundle.name]["measured"]["runs"]
     assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(512, True), (512, False), (2048, False)]
     assert all(run["peak_rss_bytes"] >= run["anonymous_bytes"] > 0 for run in runs)
-
-
-def test_faults_are_counted(tiny_chat_bundle: Path, tmp_path: Path, cache: dict[str, str]) -> None:
-    arguments = (str(tiny_chat_bundle), "--damaged", "12", "--kills", "2", "--group-bytes", "")
-    record = bench("faults", *arguments, "--check", tmp_path=tmp_path, **cache)
-    assert sum(record["details"]["damaged"].values()) == 12 and sum(record["details"]["kills"].values()) == 2
-    assert by_name(record)["damaged bundles", "n_host_deaths"]["target"]["is_met"]
-
-
-def test_a_host_that_dies_is_counted_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.faults.sys.executable", "/bin/false")
-    assert faults._outcome(tmp_path) == faults.HOST_DIED
