@@ -25,6 +25,7 @@ from toolkit.licenses import accepted_at
 
 SMOLLM2, GEMMA = "smollm2-135m-instruct", "gemma-3-270m"
 _TARGET = "-litert-"
+CONVERTER = ("litert_torch",)  # what converting to LiteRT imports
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,14 @@ class Benchmark:
         module: In this package.
         bundles: Names of the bundles it is given.
         models: Models it converts itself.
+        needs: Packages it imports beyond the toolkit's own; those a bundle's conversion needs are asked for when one is missing.
         quick: Options of a short run, which shows that the command works.
     """
 
     module: str
     bundles: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     quick: tuple[str, ...] = ("--rounds", "1")
 
 
@@ -54,10 +57,11 @@ BENCHMARKS = (
         (f"{SMOLLM2}-litert-int8", f"{SMOLLM2}-litert-int4-g32", f"{GEMMA}-litert-int8", f"{GEMMA}-litert-int4-g32"),
         quick=("--contexts", "384"),
     ),
-    Benchmark("conversion_cost", models=(SMOLLM2,)),
-    Benchmark("conversion_cost", models=(GEMMA,)),
-    Benchmark("mlx_conversion", models=(SMOLLM2,), quick=("--rounds", "1", "--layers", "1")),
-    Benchmark("gguf_reading", models=(GEMMA,)),
+    Benchmark("faults", (f"{SMOLLM2}-litert-int8",), quick=("--damaged", "4", "--kills", "1", "--group-bytes", "")),
+    Benchmark("conversion_cost", models=(SMOLLM2,), needs=CONVERTER),
+    Benchmark("conversion_cost", models=(GEMMA,), needs=CONVERTER),
+    Benchmark("mlx_conversion", models=(SMOLLM2,), needs=("gguf", "tokenizers"), quick=("--rounds", "1", "--layers", "1")),
+    Benchmark("gguf_reading", models=(GEMMA,), needs=("gguf", "torch", "transformers")),
 )
 
 
@@ -78,7 +82,7 @@ class Place:
         for model in dict.fromkeys(name.partition(_TARGET)[0] for name in missing):
             names = [name for name in missing if name.startswith(model + _TARGET)]
             recipes = ",".join(name.partition(_TARGET)[2] for name in names)
-            if (reason := cannot_convert(model) or self._convert(model, recipes)) is not None:
+            if (reason := cannot_have(model, CONVERTER) or self._convert(model, recipes)) is not None:
                 self.refused |= {name: reason for name in names if not (self.path(name) / "manifest.json").is_file()}
 
     def _convert(self, model: str, recipes: str) -> str | None:
@@ -110,10 +114,14 @@ def run_command(command: Sequence[str], *, is_captured: bool = False) -> tuple[i
     return process.returncode, printed or ""
 
 
-def cannot_convert(model: str) -> str | None:
-    """Why a model of the catalogue cannot be converted here, or None."""
-    if find_spec("litert_torch") is None:
-        return "the converter is not installed: pip install 'ondevice-toolkit[convert]'"
+def cannot_have(model: str, needs: Sequence[str]) -> str | None:
+    """Why nothing can be done with a model of the catalogue here, or None.
+
+    Args:
+        needs: Packages that have to be installed for it.
+    """
+    if missing := [name for name in needs if find_spec(name) is None]:
+        return f"{', '.join(missing)} not installed: pip install 'ondevice-toolkit[convert]'"
     terms = load_catalog().model(model).license
     if terms.must_accept and accepted_at(terms.id) is None:
         return f"its licence was not accepted: toolkit models pull {model} --accept-license {terms.id}"
@@ -125,7 +133,7 @@ def run_one(benchmark: Benchmark, place: Place, options: Sequence[str], *, quick
     title = " ".join([benchmark.module, *benchmark.models])
     place.make_missing(benchmark.bundles)
     refused = {name: place.refused[name] for name in benchmark.bundles if name in place.refused}
-    refused |= {model: reason for model in benchmark.models if (reason := cannot_convert(model)) is not None}
+    refused |= {model: reason for model in benchmark.models if (reason := cannot_have(model, benchmark.needs)) is not None}
     skipped |= {f"{title}: {name}": reason for name, reason in refused.items()}
     inputs = [str(place.path(name)) for name in benchmark.bundles if name not in refused]
     inputs += [model for model in benchmark.models if model not in refused]

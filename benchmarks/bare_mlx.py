@@ -1,7 +1,7 @@
 """The peer of `mlx_conversion`: mlx_lm's own conversion of a Hugging Face directory, nothing of ours around it.
 
-    python -m benchmarks.bare_mlx prepare MODEL HF_DIR     write MODEL in bfloat16, as models are published
-    python -m benchmarks.bare_mlx convert HF_DIR OUT       what is measured: 4 bits in groups of 32
+python -m benchmarks.bare_mlx prepare MODEL HF_DIR     write MODEL in bfloat16, as models are published
+python -m benchmarks.bare_mlx convert HF_DIR OUT       what is measured: 4 bits in groups of 32
 """
 
 from __future__ import annotations

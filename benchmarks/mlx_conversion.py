@@ -74,14 +74,15 @@ def measure(args: argparse.Namespace) -> Report:
             costs[side].append(cost)
             sizes[side] = sum(path.stat().st_size for path in (folder / "bundles").rglob("*.safetensors"))
             shutil.rmtree(folder)
-    _add_figures(report, args.model, costs)
+    _add_figures(report, args.model, costs, is_large=args.layers == N_LAYERS)
     runs = [each for side in costs.values() for each in side]
     report.details = {"weight_file_bytes": sizes, "longest_gap_s": max(each.longest_gap_s for each in runs)}
     return report
 
 
-def _add_figures(report: Report, model: str, costs: dict[str, list[TreeRun]]) -> None:
-    limits = {OURS: (TIME_TARGETS.get(model), MEMORY_TARGETS.get(model)), LARGE: (None, LARGE_MEMORY_TARGET)}
+def _add_figures(report: Report, model: str, costs: dict[str, list[TreeRun]], *, is_large: bool) -> None:
+    """Add what each side took. `is_large`: the random model has the size its target is for; a smaller one would always meet it."""
+    limits = {OURS: (TIME_TARGETS.get(model), MEMORY_TARGETS.get(model)), LARGE: (None, LARGE_MEMORY_TARGET if is_large else None)}
     for side, runs in costs.items():
         time_limit, memory_limit = limits.get(side, (None, None))
         report.add(side, "wall_s", [each.wall_s for each in runs], time_limit)

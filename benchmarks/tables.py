@@ -1,6 +1,6 @@
 """The newest kept run of each benchmark as Markdown, for documents: figures with a target, or all of them.
 
-    python -m benchmarks.tables [--all] [--results benchmarks/results]
+python -m benchmarks.tables [--all] [--results benchmarks/results]
 """
 
 from __future__ import annotations

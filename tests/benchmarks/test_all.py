@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as everything
-from benchmarks.__main__ import BENCHMARKS, GEMMA, KNOWN, Place, cannot_convert, run_command, run_one
+from benchmarks.__main__ import BENCHMARKS, CONVERTER, GEMMA, KNOWN, Place, cannot_have, run_command, run_one
 from benchmarks.machine import ROOT
 from toolkit.cache import CONFIG_VARIABLE
 from toolkit.catalog import load_catalog
@@ -115,15 +115,33 @@ def test_a_recipe_that_was_published_is_used_though_another_failed(tmp_path: Pat
 def test_a_licence_that_was_not_accepted_skips_the_model_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path))
     monkeypatch.setattr(everything, "find_spec", lambda name: object())
-    assert cannot_convert(GEMMA) == "its licence was not accepted: toolkit models pull gemma-3-270m --accept-license gemma"
-    assert cannot_convert("smollm2-135m-instruct") is None
+    assert cannot_have(GEMMA, CONVERTER) == "its licence was not accepted: toolkit models pull gemma-3-270m --accept-license gemma"
+    assert cannot_have("smollm2-135m-instruct", CONVERTER) is None
     agree(load_catalog().licenses["gemma"], "gemma", source=GEMMA)
-    assert cannot_convert(GEMMA) is None
+    assert cannot_have(GEMMA, CONVERTER) is None
 
 
-def test_without_the_converter_nothing_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everything, "find_spec", lambda name: None)
-    assert "pip install 'ondevice-toolkit[convert]'" in (cannot_convert("smollm2-135m-instruct") or "")
+def test_each_benchmark_is_skipped_for_the_package_it_lacks_and_for_no_other(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path))
+    agree(load_catalog().licenses["gemma"], "gemma", source=GEMMA)
+    monkeypatch.setattr(everything, "find_spec", lambda name: None if name == "litert_torch" else object())
+    place, skipped = have(tmp_path, "smollm2-135m-instruct-litert-int8"), dict[str, str]()
+    for benchmark in BENCHMARKS:
+        run_one(benchmark, place, [], quick=False, skipped=skipped)
+    ran = {command[2].removeprefix("benchmarks.") for command in recorded.commands}
+    assert ran == set(KNOWN) - {"conversion_cost"}, "the others have a bundle that is there, or read GGUF"
+    assert skipped["conversion_cost smollm2-135m-instruct: smollm2-135m-instruct"] == (
+        "litert_torch not installed: pip install 'ondevice-toolkit[convert]'"
+    )
+    assert "litert_torch not installed" in skipped["decode_speed: gemma-3-270m-litert-int8"]
+
+
+def test_every_module_that_measures_is_listed() -> None:
+    """Those with a parser of the harness are benchmarks; the rest are parts of one."""
+    paths = [path for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "harness"]
+    assert {path.stem for path in paths if "parser(__doc__)" in path.read_text("utf-8")} == set(KNOWN)
 
 
 def test_the_command_fails_when_a_benchmark_fails_and_goes_on_with_the_next(

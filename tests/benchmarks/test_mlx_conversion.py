@@ -44,13 +44,23 @@ def cost(wall_s: float, peak_rss_bytes: int) -> TreeRun:
     return TreeRun(wall_s=wall_s, peak_rss_bytes=peak_rss_bytes, peak_anonymous_bytes=1, largest_process_rss_bytes=1)
 
 
-def arguments(model: str) -> argparse.Namespace:
-    return argparse.Namespace(model=model, rounds=2, without=[], layers=1, scratch=None, accept_license=None)
+def arguments(model: str, layers: int = lazy_checkpoint.N_LAYERS) -> argparse.Namespace:
+    return argparse.Namespace(model=model, rounds=2, without=[], layers=layers, scratch=None, accept_license=None)
 
 
-def test_mlx_targets_are_judged_on_convert_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("model", "layers", "missed"),
+    [
+        ("smollm2-135m-instruct", lazy_checkpoint.N_LAYERS, {mlx_conversion.OURS, mlx_conversion.LARGE}),
+        ("smollm2-135m-instruct", 1, {mlx_conversion.OURS}),
+        ("gemma-3-270m", lazy_checkpoint.N_LAYERS, {mlx_conversion.LARGE}),
+    ],
+)
+def test_mlx_targets_are_judged_on_convert_alone_and_at_their_own_size(
+    model: str, layers: int, missed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     costs = {mlx_conversion.BARE: cost(8.0, 500_000_000), mlx_conversion.OURS: cost(4.0, 400_000_000)}
-    costs[mlx_conversion.LARGE] = cost(60.0, 300_000_000)
+    costs[mlx_conversion.LARGE] = cost(60.0, 2_300_000_000)
 
     def run_side(side: str, args: argparse.Namespace, hf_dir: Path, folder: Path) -> TreeRun:
         folder.mkdir()
@@ -60,8 +70,8 @@ def test_mlx_targets_are_judged_on_convert_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(mlx_conversion, "run_side", run_side)
     monkeypatch.setattr(mlx_conversion, "run_module", lambda command, folder, what: cost(1.0, 1))
     monkeypatch.setattr(mlx_conversion, "find_spec", lambda name: object())
-    report = mlx_conversion.measure(arguments("smollm2-135m-instruct"))
-    assert [(figure.subject, figure.name) for figure in report.missed] == [(mlx_conversion.OURS, "peak_rss_bytes")]
+    report = mlx_conversion.measure(arguments(model, layers))
+    assert {(figure.subject, figure.name) for figure in report.missed} == {(side, "peak_rss_bytes") for side in missed}
     figures = {(figure.subject, figure.name): figure for figure in report.figures}
     assert figures["convert / mlx_lm.convert", "wall_ratio"].values == (0.5, 0.5)
 
