@@ -24,7 +24,7 @@ from converters.request import BundleReport, ConvertRequest, ConvertResult
 from converters.resources import check_disk, choose_memory_path
 from converters.stages import WorkFolder
 from converters.targets import SPEECH_MODEL_TYPE, suited
-from converters.targets.base import ConvertOptions
+from converters.targets.base import ConvertOptions, Estimate
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 
@@ -175,7 +175,7 @@ class _Conversion:
 
     def _make(self, jobs: Sequence[Job]) -> list[BundleReport]:
         """Run the jobs: one by one where memory is tight, else two at a time, with the checkpoint answering during lowering."""
-        peaks = [job.target.estimate(self.checkpoint, job.options).peak_memory_bytes for job in jobs]
+        peaks = [self._estimate(jobs, job, job.options).peak_memory_bytes for job in jobs]
         is_tight = any(job.options.is_lean for job in jobs) or max(peaks, default=0) > SIDE_BY_SIDE_BYTES
         n_at_once = 1 if is_tight else self.parts.n_at_once
         if n_at_once == 1 or not jobs:
@@ -219,7 +219,7 @@ class _Conversion:
         for job in jobs:
             if job.target.name not in paths:
                 paths[job.target.name] = choose_memory_path(
-                    partial(job.target.estimate, self.checkpoint),
+                    partial(self._estimate, jobs, job),
                     job.options,
                     is_warm=work.looks_finished(job.lower_stage()),
                     max_memory_bytes=self.request.max_memory_bytes,
@@ -231,6 +231,11 @@ class _Conversion:
             chosen.append(replace(job, options=paths[job.target.name]))
         return chosen
 
+    def _estimate(self, jobs: Sequence[Job], of: Job, options: ConvertOptions) -> Estimate:
+        """What all jobs of one job's target are going to need."""
+        recipes = [job.recipe for job in jobs if job.target.name == of.target.name]
+        return of.target.estimate(self.checkpoint, recipes, options)
+
     def _check_disk(self, jobs: Sequence[Job], work: WorkFolder) -> None:
         if not jobs:
             return
@@ -241,8 +246,8 @@ class _Conversion:
         needs_directory = is_read and not work.looks_finished(jobs[0].hf_stage())
         scratch = sum(weights.values()) + (4 * n_parameters if needs_directory else 0)
         for job in {job.target.name: job for job in jobs}.values():
-            if not work.looks_finished(job.lower_stage()):
-                scratch += job.target.estimate(self.checkpoint, job.options).disk_bytes
+            estimate = self._estimate(jobs, job, job.options)
+            scratch += estimate.verify_disk_bytes + (0 if work.looks_finished(job.lower_stage()) else estimate.disk_bytes)
         if self.request.verify and not has_reference:
             scratch += self.parts.reference_bytes(self.checkpoint)
         finished = sum(size + TOKENIZER_ALLOWANCE_BYTES for size in weights.values())

@@ -49,11 +49,13 @@ class Estimate:
             the Hugging Face directory and without the finished bundles (the pipeline adds both).
         peak_memory_bytes: Peak RSS over all stages and child processes alive at the same time.
         warm_peak_memory_bytes: The same when `lower` is already in the cache; None means as much as cold.
+        verify_disk_bytes: What scorers write to read bundles back, until they have measured them.
     """
 
     disk_bytes: int
     peak_memory_bytes: int
     warm_peak_memory_bytes: int | None = None
+    verify_disk_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,12 @@ class Target(Protocol):
             BackendUnavailableError: A library this target needs is not installed.
         """
 
-    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
-        """Arithmetic on the header, no weights read; honours `options.is_lean`."""
+    def estimate(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
+        """Arithmetic on the header, no weights read, for all these recipes; honours `options.is_lean` and `options.is_verified`.
+
+        The lean path does one thing at a time. Else two recipes are in work at once, and the checkpoint answers the
+        verification texts meanwhile.
+        """
 
     def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
         """Bits per parameter a bundle of this recipe must come to within 10 %, scales and zero points as this format stores them.

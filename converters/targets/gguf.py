@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converters.rule import Rule, TensorClass
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
-from converters.targets.gguf_metadata import general_metadata, model_metadata, refuse_unsupported
+from converters.targets.gguf_metadata import ARCHITECTURES, general_metadata, model_metadata, refuse_unsupported
 from converters.targets.gguf_storage import DESCRIPTIONS, FILE_TYPES, check_recipe, storage
 from converters.targets.libraries import installed_versions
+from converters.targets.link_or_copy import link_or_copy
+from converters.targets.proven_once import ProvenOnce
+from converters.targets.reference_memory import reference_peak_bytes
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
@@ -28,7 +30,7 @@ KV_BYTES_PER_VALUE = 2  # llama.cpp's default cache is float16
 BASE_BYTES = 500 * 2**20
 BYTES_PER_VALUE = 16
 
-MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+MODEL_TYPES = tuple(ARCHITECTURES)
 
 
 class GgufTarget:
@@ -39,7 +41,7 @@ class GgufTarget:
     reads_hf_directory = False
 
     def __init__(self) -> None:
-        self._proven: dict[str, ProvenVocabulary] = {}
+        self._proven = ProvenOnce["ProvenVocabulary"]()
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the file, and of llama.cpp, which measures it, if that is here."""
@@ -66,14 +68,24 @@ class GgufTarget:
             self.promise(checkpoint, recipe)
         self._vocabulary(checkpoint)
 
-    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
-        """The largest tensor that is loaded whole decides memory while writing; measuring holds the weights once more."""
+    def estimate(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
+        """The largest tensor that is loaded whole decides memory while writing; measuring holds the weights in a child process.
+
+        In PyTorch it holds them twice, and writes them in float32 first.
+        """
         from converters.architectures.decoder import EMBEDDING, LM_HEAD
+        from converters.targets.llama_cpp import is_available
 
         shapes = checkpoint.tensor_shapes()
         largest = max(math.prod(shape) for name, shape in shapes.items() if name not in (EMBEDDING, LM_HEAD))
-        peak = BASE_BYTES + BYTES_PER_VALUE * largest + 4 * 128 * checkpoint.spec.vocab_size
-        return Estimate(disk_bytes=2**20, peak_memory_bytes=peak + 4 * checkpoint.spec.n_parameters)
+        write = BASE_BYTES + BYTES_PER_VALUE * largest + 4 * 128 * checkpoint.spec.vocab_size
+        if not options.is_verified:
+            return Estimate(disk_bytes=2**20, peak_memory_bytes=write if options.is_lean else 2 * write)
+        weights, is_native = 4 * checkpoint.spec.n_parameters, is_available()
+        scorer, reference = BASE_BYTES + (weights if is_native else 2 * weights), reference_peak_bytes(checkpoint.spec)
+        measure = max(scorer, reference) if options.is_lean else scorer + max(scorer, reference)
+        n_read_back = 0 if is_native else 1 if options.is_lean else min(2, len(recipes))
+        return Estimate(disk_bytes=2**20, peak_memory_bytes=write + measure, verify_disk_bytes=n_read_back * weights)
 
     def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
         """Bits per parameter of the planned tensors, a float16 scale (and minimum) for 32 weights."""
@@ -102,12 +114,12 @@ class GgufTarget:
         return out
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
-        """Copy the file and measure what it holds."""
+        """Take over the file and measure what it holds."""
         from converters.targets.gguf_measure import measure_file
         from converters.targets.gguf_run import runtime_name
 
         spec, vocabulary = checkpoint.spec, self._vocabulary(checkpoint)
-        shutil.copyfile(model, bundle_dir / ENTRY)
+        link_or_copy(model, bundle_dir / ENTRY)
         measured = measure_file(bundle_dir / ENTRY)
         return Assembled(
             entry=ENTRY,
@@ -121,18 +133,15 @@ class GgufTarget:
                 "weights_by_type": measured.weights_by_type,
                 "rules": {str(kind): _as_written(rule) for kind, rule in recipe.rules.items()},
                 "kv_cache": "float16",
-                "verified_with": runtime_name(),
+                **({"verified_with": runtime_name()} if options.is_verified else {}),
                 **vocabulary.as_written(),
             },
         )
 
     def _vocabulary(self, checkpoint: Checkpoint) -> ProvenVocabulary:
-        """Written and proven once for all recipes of a checkpoint: the proof takes seconds."""
         from converters.targets.gguf_vocabulary import prove_vocabulary
 
-        if checkpoint.content_hash not in self._proven:
-            self._proven = {checkpoint.content_hash: prove_vocabulary(checkpoint)}
-        return self._proven[checkpoint.content_hash]
+        return self._proven.get(checkpoint.content_hash, lambda: prove_vocabulary(checkpoint))
 
     def extract_model(self, entry: Path, workdir: Path) -> Path:
         """The bundle's file is the model."""

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
+from converters.targets import other_targets
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
 from converters.targets.litert_export import SCORE_LENGTH
 from converters.targets.litert_gemmas import unmeasured
+from converters.targets.proven_once import ProvenOnce
+from converters.targets.reference_memory import reference_peak_bytes
 from toolkit.errors import UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ class LiteRtTarget:
     reads_hf_directory = True
 
     def __init__(self) -> None:
-        self._proven: dict[str, tuple[PackagedTokenizer, PackagedTemplate]] = {}
+        self._proven = ProvenOnce[tuple["PackagedTokenizer", "PackagedTemplate"]]()
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files."""
@@ -63,33 +66,36 @@ class LiteRtTarget:
             raise UnsupportedModelError(
                 f"{checkpoint.name} cannot be lowered to LiteRT",
                 why=f"its model_type is {checkpoint.spec.model_type}; lowered and checked are {', '.join(MODEL_TYPES)}",
-                fix="use another target, or add the family as CONTRIBUTING.md describes",
+                fix=other_targets(self.name, checkpoint.spec.model_type),
             )
-        if why := unmeasured(checkpoint.spec, recipes):
-            what = f"{checkpoint.name} cannot be lowered to LiteRT"
-            raise UnsupportedModelError(what, why=why, fix="use --recipe fp32 for litert if the model allows it, or --to mlx")
+        if refused := unmeasured(checkpoint.spec, recipes):
+            raise UnsupportedModelError(f"{checkpoint.name} cannot be lowered to LiteRT", why=refused.why, fix=refused.fix)
         if options.context_length < SCORE_LENGTH:
             raise UsageError(
                 f"--context {options.context_length} is too short for LiteRT",
                 why=f"prompts are taken in chunks of up to {SCORE_LENGTH} tokens, and a chunk must fit",
-                fix=f"use --context {SCORE_LENGTH} or more",
+                fix=_longer_context(checkpoint),
             )
         for recipe in recipes:
             _check_recipe(checkpoint, recipe)
         self._tokenizer_and_template(checkpoint)
 
-    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
-        """Arithmetic on the parameter count; the factors are measured, see `EXPORT_BYTES_PER_WEIGHT_BYTE`.
+    def estimate(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
+        """Arithmetic on the parameter count; the factors are measured, see `EXPORT_BYTES_PER_WEIGHT_BYTE`."""
+        from converters.targets.litert_calibration import peak_bytes
 
-        The lean path does one thing at a time; else the checkpoint answers the verification texts while it is lowered,
-        and two recipes are in work at once.
-        """
         weights = 4 * checkpoint.spec.n_parameters
         graph = checkpoint.spec.n_layers * GRAPH_BYTES_PER_LAYER * (len(options.prefill_lengths) + 2)
         lower = EXPORT_BASE_BYTES + int(EXPORT_BYTES_PER_WEIGHT_BYTE * weights) + graph
         verify = VERIFY_BASE_BYTES + int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights)
-        beside = 0 if options.is_lean else VERIFY_BASE_BYTES + weights
-        return Estimate(disk_bytes=3 * weights + graph, peak_memory_bytes=lower + beside, warm_peak_memory_bytes=verify + beside)
+        calibrate, second = sorted((0, 0, *(peak_bytes(checkpoint, recipe) for recipe in recipes)), reverse=True)[:2]
+        answers = reference_peak_bytes(checkpoint.spec) if options.is_verified else 0
+        beside = 0 if options.is_lean else max(answers, second)
+        return Estimate(
+            disk_bytes=3 * weights + graph,
+            peak_memory_bytes=max(lower, calibrate) + beside,
+            warm_peak_memory_bytes=max(verify, calibrate) + beside,
+        )
 
     def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
         """What the recipe's own arithmetic says: symmetric codes and one scale a row or block, and what offsets take."""
@@ -159,17 +165,7 @@ class LiteRtTarget:
         )
 
     def _tokenizer_and_template(self, checkpoint: Checkpoint) -> tuple[PackagedTokenizer, PackagedTemplate]:
-        """Both, proven once for all recipes of a checkpoint: the proofs take seconds."""
-        from converters.template import package_template
-        from converters.tokenizer import choose_tokenizer, special_tokens, token_texts
-
-        files = checkpoint.tokenizer
-        if checkpoint.content_hash not in self._proven:
-            tokenizer = choose_tokenizer(files)
-            stop_texts = token_texts(files, checkpoint.spec.eos_token_ids)
-            template = package_template(checkpoint.chat_template, special_tokens=special_tokens(files), stop_texts=stop_texts)
-            self._proven = {checkpoint.content_hash: (tokenizer, template)}
-        return self._proven[checkpoint.content_hash]
+        return self._proven.get(checkpoint.content_hash, lambda: _proven_texts(checkpoint))
 
     def extract_model(self, entry: Path, workdir: Path) -> Path:
         """The model.tflite section of a `.litertlm` file."""
@@ -182,6 +178,22 @@ class LiteRtTarget:
         from converters.targets.litert_run import LiteRtGraph
 
         return LiteRtGraph(model)
+
+
+def _longer_context(checkpoint: Checkpoint) -> str:
+    """What to do about a context that is too short; no model can be given more than it was trained for."""
+    is_enough = checkpoint.spec.max_context_length >= SCORE_LENGTH
+    return f"use --context {SCORE_LENGTH} or more" if is_enough else other_targets("litert", checkpoint.spec.model_type)
+
+
+def _proven_texts(checkpoint: Checkpoint) -> tuple[PackagedTokenizer, PackagedTemplate]:
+    from converters.template import package_template
+    from converters.tokenizer import choose_tokenizer, special_tokens, token_texts
+
+    files = checkpoint.tokenizer
+    tokenizer = choose_tokenizer(files)
+    stop_texts = token_texts(files, checkpoint.spec.eos_token_ids)
+    return tokenizer, package_template(checkpoint.chat_template, special_tokens=special_tokens(files), stop_texts=stop_texts)
 
 
 def _check_recipe(checkpoint: Checkpoint, recipe: Recipe) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +11,11 @@ from typing import TYPE_CHECKING
 
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
+from converters.targets.link_or_copy import link_or_copy
+from converters.targets.mlx_gemmas import MODEL_TYPES as LATE_GEMMAS
+from converters.targets.mlx_support import FAMILIES
+from converters.targets.proven_once import ProvenOnce
+from converters.targets.reference_memory import reference_peak_bytes
 from toolkit.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -26,13 +28,11 @@ TOOLS = ("numpy",)
 # Writing: what benchmarks/mlx_conversion.py shows for the interpreter and a block, rounded up, and the largest tensor once and a third.
 WRITE_BASE_BYTES = 300 * 2**20
 WRITE_TENSORS = 1.3
-# Measuring: the runtime, float32 weights for the matmuls beside the file's own, logits (1.05 * 10^9 bytes for SmolLM2, rounded up);
-# the checkpoint's own answers as the LiteRT target counts them.
+# Measuring: the runtime, float32 weights for the matmuls beside the file's own, logits (1.05 * 10^9 bytes for SmolLM2, rounded up).
 VERIFY_BASE_BYTES = 700 * 2**20
 VERIFY_BYTES_PER_WEIGHT_BYTE = 1.5
-REFERENCE_BYTES_PER_WEIGHT_BYTE = 2.6
 
-MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "llama", "qwen2", "qwen3")
+MODEL_TYPES = tuple(sorted((*FAMILIES, *LATE_GEMMAS)))
 
 
 class MlxTarget:
@@ -43,8 +43,7 @@ class MlxTarget:
     reads_hf_directory = False
 
     def __init__(self) -> None:
-        self._proven: dict[str, TextProof] = {}
-        self._proving = threading.Lock()
+        self._proven = ProvenOnce["TextProof"]()
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files; MLX itself is not among them."""
@@ -56,7 +55,8 @@ class MlxTarget:
         Raises:
             UnsupportedModelError: mlx_lm has no such architecture, or passes over something the checkpoint needs.
             UsageError: A recipe holds a rule MLX has no counterpart for, or one that does not fit a tensor.
-            FormatError: There is no tokenizer.json.
+            FormatError: Tokenizer or template are damaged, or there is no tokenizer.json.
+            FidelityError: The bundle is to be verified, and mlx_lm tokenizes, renders or stops differently.
             BackendUnavailableError: The bundle is to be verified, and MLX is not installed.
         """
         from converters.targets import mlx_gemmas
@@ -74,15 +74,16 @@ class MlxTarget:
         text_files(checkpoint)
         if options.is_verified:
             require_mlx("an MLX bundle cannot be verified here", instead=", or write it with --no-verify, which needs no MLX")
+            self._proof(checkpoint)
 
-    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
+    def estimate(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
         """Arithmetic on shapes. Written in this process, measured in children: the bundle, and the checkpoint beside it."""
         largest = 4 * max(math.prod(shape) for shape in checkpoint.tensor_shapes().values())
         peak = WRITE_BASE_BYTES + int(WRITE_TENSORS * largest)
         if options.is_verified:
             weights = 4 * checkpoint.spec.n_parameters
             scorer = VERIFY_BASE_BYTES + int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights)
-            reference = VERIFY_BASE_BYTES + int(REFERENCE_BYTES_PER_WEIGHT_BYTE * weights)
+            reference = reference_peak_bytes(checkpoint.spec)
             peak += max(reference, scorer) if options.is_lean else max(reference + WRITE_BASE_BYTES, 2 * scorer)
         return Estimate(disk_bytes=2**20, peak_memory_bytes=peak)
 
@@ -121,17 +122,17 @@ class MlxTarget:
         return folder
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
-        """Put tokenizer and template beside the weights, and have mlx_lm read them if the bundle is to be verified."""
+        """Put tokenizer and template beside the weights; what mlx_lm makes of them was proven by `check` if the bundle is verified."""
         from converters.targets.mlx_files import text_files
         from converters.targets.mlx_gemmas import as_mlx_lm_has_it
         from converters.targets.mlx_storage import DTYPE_BITS, describe, float_dtype, plan_storage
         from converters.targets.mlx_weights import INDEX_NAME, WEIGHTS_NAME, stored_bytes
 
         for path in sorted(model.iterdir()):
-            _link_or_copy(path, bundle_dir / path.name)
+            link_or_copy(path, bundle_dir / path.name)
         for name, content in text_files(checkpoint).items():
             (bundle_dir / name).write_bytes(content)
-        proof = self._proof(checkpoint, bundle_dir) if options.is_verified else None
+        proof = self._proof(checkpoint) if options.is_verified else None
         checkpoint = as_mlx_lm_has_it(checkpoint)
         spec, plan, dtype = checkpoint.spec, plan_storage(checkpoint, recipe), float_dtype(checkpoint.spec, recipe)
         weights_bytes = stored_bytes(bundle_dir)
@@ -154,17 +155,14 @@ class MlxTarget:
                 "kv_cache": dtype,
                 "rounded_vector_values": facts["vectors"],
                 "chat_template": {"verified_conversations": proof.verified_conversations if proof else 0},
+                **({"verified_with": proof.verified_with} if proof else {}),
             },
         )
 
-    def _proof(self, checkpoint: Checkpoint, folder: Path) -> TextProof:
-        """Once for all recipes of a checkpoint: it takes seconds, and their text files are the same."""
-        from converters.targets.mlx_text import prove_text
+    def _proof(self, checkpoint: Checkpoint) -> TextProof:
+        from converters.targets.mlx_text import prove_checkpoint
 
-        with self._proving:  # recipes are assembled side by side
-            if checkpoint.content_hash not in self._proven:
-                self._proven = {checkpoint.content_hash: prove_text(checkpoint, folder)}
-            return self._proven[checkpoint.content_hash]
+        return self._proven.get(checkpoint.content_hash, lambda: prove_checkpoint(checkpoint))
 
     def extract_model(self, entry: Path, workdir: Path) -> Path:
         """The bundle's own folder: weights and config.json lie in it as mlx_lm takes them."""
@@ -175,14 +173,6 @@ class MlxTarget:
         from converters.targets.mlx_run import MlxModel
 
         return MlxModel(model)
-
-
-def _link_or_copy(source: Path, place: Path) -> None:
-    """Give a finished file a second name, so that gigabytes are not written twice; copy it where a disk ends."""
-    try:
-        os.link(source, place)
-    except OSError:
-        shutil.copyfile(source, place)
 
 
 TARGET = MlxTarget()

@@ -11,7 +11,6 @@ from converters.safetensors_writer import WeightDtype
 from converters.targets.mlx_gemmas import mlx_name, wrapped_config
 from converters.targets.mlx_storage import Storage
 from converters.targets.mlx_weights import module_path
-from toolkit.errors import FormatError
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
@@ -48,12 +47,7 @@ def text_files(checkpoint: Checkpoint) -> dict[str, bytes]:
     Raises:
         FormatError: The checkpoint has no tokenizer.json.
     """
-    if checkpoint.tokenizer.tokenizer_json is None:
-        raise FormatError(
-            f"{checkpoint.name} has no tokenizer",
-            why="tokenizer.json is missing, and mlx_lm reads no other",
-            fix="put the tokenizer.json of the original model beside the weights",
-        )
+    checkpoint.tokenizer.require_json()  # mlx_lm reads no other
     return {name: content for name, content in checkpoint.small_files("float32").items() if name != CONFIG_NAME}
 
 

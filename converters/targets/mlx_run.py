@@ -41,8 +41,7 @@ class MlxModel:
                 why=f"{type(error).__name__}: {error}"[:300],
                 fix="convert the checkpoint again with this version",
             ) from error
-        is_cpu = self._mx.default_device() == self._mx.Device(self._mx.cpu)
-        if not (is_native if is_native is not None else not is_cpu):
+        if not (is_native if is_native is not None else _has_gpu()):
             self._mx.disable_compile()  # on a CPU it would call a C++ compiler, for nothing
             _replace_matmuls(self._model)
 
@@ -82,6 +81,20 @@ def _load_libraries() -> tuple[Any, Callable[[Path], tuple[Any, dict[str, Any]]]
     from mlx_lm.utils import load_model
 
     return mlx.core, load_model
+
+
+def runtime_name() -> str:
+    """What an MLX bundle is measured with on this machine, for the manifest. Imports MLX."""
+    from importlib.metadata import version
+
+    return f"mlx_lm {version('mlx-lm')}, {'its own kernels' if _has_gpu() else 'matmuls by PyTorch in float32'}"
+
+
+def _has_gpu() -> bool:
+    """Whether MLX computes on a GPU here, whose kernels are what a bundle is measured with."""
+    import mlx.core as mx
+
+    return bool(mx.default_device() != mx.Device(mx.cpu))
 
 
 def require_mlx(what: str, instead: str = "") -> None:

@@ -1,134 +1,140 @@
-"""Proof that mlx_lm reads a bundle's text files as the checkpoint means them: token ids, chat template, stop tokens.
+"""Whether mlx_lm reads a bundle's text files as the checkpoint means them: token ids, chat template, stop tokens.
 
-A chat template is a stranger's program, so a child process renders it, confined once the tokenizer is loaded.
+Tokenizer and template are asked for in child processes of their own, so that the death of one is not blamed on the other. A chat
+template is a stranger's program: it is rendered confined, once the tokenizer is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
-from converters.confinement import confine
+from converters.targets import other_targets
+from converters.targets.mlx_files import CONFIG_NAME, as_json, mlx_config, text_files
+from converters.targets.mlx_run import runtime_name
 from converters.template_source import (
     CPU_S,
     MEMORY_BYTES,
     TIMEOUT_S,
-    check_length,
-    costly,
+    confined,
     death_blamed_on_template,
-    render_transformers,
+    expected_conversations,
+    unless_refused,
 )
 from converters.template_texts import CONVERSATIONS, Message
+from converters.tokenizer import reference_encodings
 from toolkit.errors import FidelityError
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
 
-_MAX_SPECIAL_TEXTS = 64
-
 
 @dataclass(frozen=True)
 class TextProof:
-    """On how many fixed texts and conversations mlx_lm agreed with the checkpoint's own tokenizer and template."""
+    """On how many fixed texts and conversations mlx_lm agreed with the checkpoint's own tokenizer and template.
+
+    `verified_with` names that mlx_lm, and what it computes with here.
+    """
 
     verified_texts: int
     verified_conversations: int
+    verified_with: str
+
+
+def prove_checkpoint(checkpoint: Checkpoint) -> TextProof:
+    """`prove_text` on the files a bundle of this checkpoint is going to have, before any weight is written."""
+    with tempfile.TemporaryDirectory(prefix="ondevice-toolkit-") as name:
+        for file_name, content in text_files(checkpoint).items():
+            (Path(name) / file_name).write_bytes(content)
+        (Path(name) / CONFIG_NAME).write_text(as_json(mlx_config(checkpoint.spec, {}, "float32")), encoding="utf-8")
+        return prove_text(checkpoint, Path(name))
 
 
 def prove_text(checkpoint: Checkpoint, folder: Path) -> TextProof:
     """Have mlx_lm's tokenizer encode, decode and render what the checkpoint's own is known to.
 
     Args:
-        checkpoint: Gives template, special tokens and stop ids.
+        checkpoint: Gives tokenizer, template and stop ids.
         folder: A bundle's config.json, tokenizer files and template.
 
     Raises:
         FidelityError: mlx_lm reads a text, a conversation or the stop tokens differently; `why` holds the first difference.
-        FormatError: The template takes too much time or memory.
-        ToolkitError: mlx_lm cannot load the tokenizer.
+        FormatError: Tokenizer or template are damaged, or the template takes too much.
+        ToolkitError: mlx_lm cannot load the tokenizer, or died of it.
     """
-    from converters.tokenizer import special_tokens
-
-    template = checkpoint.chat_template or ""
-    tokens = {name: text for name, text in special_tokens(checkpoint.tokenizer).items() if name in template}
-    arguments = {"folder": str(folder), "chat_template": template, "special_tokens": tokens}
-    with death_blamed_on_template("mlx_lm"):
-        answer = run_in_child("converters.targets.mlx_text:compare", arguments, what="ask mlx_lm's tokenizer", timeout_s=TIMEOUT_S)
+    expected = expected_conversations(checkpoint)
+    encodings = {"": [], **reference_encodings(checkpoint.tokenizer.require_json())}
+    arguments = {"folder": str(folder), "encodings": encodings}
+    answer = run_in_child(f"{__name__}:compare_texts", arguments, what="ask mlx_lm's tokenizer", timeout_s=TIMEOUT_S)
     wanted, found = sorted(checkpoint.spec.eos_token_ids), answer["stop_ids"]
     if found != wanted:
-        raise _differs("stops at other tokens", f"the checkpoint's stop ids are {wanted}, mlx_lm's {found}")
-    if answer["text_difference"]:
-        raise _differs("reads the tokenizer differently", answer["text_difference"])
-    if answer["template_difference"]:
-        raise _differs("renders the chat template differently", answer["template_difference"])
-    return TextProof(answer["n_texts"], answer["n_conversations"])
+        raise _differs(checkpoint, "stops at other tokens", f"the checkpoint's stop ids are {wanted}, mlx_lm's {found}")
+    if answer["difference"]:
+        raise _differs(checkpoint, "reads the tokenizer differently", answer["difference"])
+    _prove_template(checkpoint, folder, expected)
+    return TextProof(len(encodings), sum(text is not None for text in expected), answer["verified_with"])
 
 
-def _differs(what: str, why: str) -> FidelityError:
-    return FidelityError(f"mlx_lm {what}", why=why, fix="convert to another target: --to gguf, onnx or litert")
+def _prove_template(checkpoint: Checkpoint, folder: Path, expected: Sequence[str | None]) -> None:
+    if not expected:
+        return
+    with death_blamed_on_template("mlx_lm"):
+        arguments = {"folder": str(folder), "cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES}
+        rendered = run_in_child(f"{__name__}:render", arguments, what="ask mlx_lm for the chat template", timeout_s=TIMEOUT_S)["rendered"]
+    for number, (wanted, found) in enumerate(zip(expected, rendered, strict=True), start=1):
+        if wanted != found:
+            why = f"conversation {number}: {_short(wanted)} became {_short(found)}"
+            raise _differs(checkpoint, "renders the chat template differently", why)
 
 
-def compare(folder: str, chat_template: str, special_tokens: dict[str, str]) -> dict[str, Any]:
-    """The child's part. Arguments and result are JSON data."""
-    from mlx_lm.utils import load_config, load_tokenizer
+def _differs(checkpoint: Checkpoint, what: str, why: str) -> FidelityError:
+    return FidelityError(f"mlx_lm {what}", why=why, fix=other_targets("mlx", checkpoint.spec.model_type))
+
+
+def compare_texts(folder: str, encodings: dict[str, list[int]]) -> dict[str, Any]:
+    """A child's part: the first difference in tokenizing, in words, and mlx_lm's stop tokens."""
     from tokenizers import Tokenizer
 
-    place = Path(folder)
-    reference = Tokenizer.from_file(str(place / "tokenizer.json"))
-    tokenizer = load_tokenizer(place, eos_token_ids=load_config(place).get("eos_token_id"))
-    texts = _texts(reference)
-    answer = {
-        "n_texts": len(texts),
-        "text_difference": next((found for text in texts if (found := _text_difference(reference, tokenizer, text))), ""),
-        "stop_ids": sorted(tokenizer.eos_token_ids),
-    }
-    confine(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
-    try:
-        return answer | _compare_templates(tokenizer.apply_chat_template, chat_template, special_tokens)
-    except MemoryError as error:
-        raise costly(f"rendering it in mlx_lm needs more than {MEMORY_BYTES // 2**20} MiB of memory") from error
-
-
-def _compare_templates(apply_chat_template: Callable[..., Any], chat_template: str, special_tokens: dict[str, str]) -> dict[str, Any]:
-    conversations: Sequence[Sequence[Message]] = CONVERSATIONS if chat_template else ()
-    expected = [render_transformers(chat_template, messages, special_tokens) for messages in conversations]
-    rendered = [_render(apply_chat_template, messages) for messages in conversations]
-    for text in (*expected, *rendered):
-        check_length(text or "", "one conversation rendered")
-    pairs = list(enumerate(zip(expected, rendered, strict=True), start=1))
+    reference, tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json")), _tokenizer(folder)
+    differences = (_text_difference(reference, tokenizer, text, ids) for text, ids in encodings.items())
     return {
-        "n_conversations": sum(text is not None for text in expected),
-        "template_difference": next((f"conversation {n}: {_short(a)} became {_short(b)}" for n, (a, b) in pairs if a != b), ""),
+        "difference": next((found for found in differences if found), ""),
+        "stop_ids": sorted(tokenizer.eos_token_ids),
+        "verified_with": runtime_name(),
     }
 
 
-def _texts(reference: Any) -> Sequence[str]:
-    from converters.tokenizer_texts import proof_texts
+def render(folder: str, cpu_s: float, memory_bytes: int) -> dict[str, Any]:
+    """A child's part: every conversation as mlx_lm renders it, None where the template refuses."""
+    tokenizer = _tokenizer(folder)
+    with confined("mlx_lm", cpu_s=cpu_s, memory_bytes=memory_bytes):
+        return {"rendered": [unless_refused(partial(_rendered, tokenizer, messages)) for messages in CONVERSATIONS]}
 
-    added = [token.content for _, token in sorted(reference.get_added_tokens_decoder().items())]
-    return ["", *proof_texts([text for text in added if text.strip()][:_MAX_SPECIAL_TEXTS], [])]
+
+def _tokenizer(folder: str) -> Any:
+    from mlx_lm.utils import load_config, load_tokenizer
+
+    place = Path(folder)
+    return load_tokenizer(place, eos_token_ids=load_config(place).get("eos_token_id"))
 
 
-def _text_difference(reference: Any, tokenizer: Any, text: str) -> str:
+def _text_difference(reference: Any, tokenizer: Any, text: str, ids: list[int]) -> str:
     """How a text's ids differ, with the tokens a tokenizer adds by itself and without, or what the ids decode to."""
-    for adds in (True, False):
-        wanted, found = reference.encode(text, add_special_tokens=adds).ids, list(tokenizer.encode(text, add_special_tokens=adds))
+    for adds, wanted in ((True, reference.encode(text).ids), (False, ids)):
+        found = list(tokenizer.encode(text, add_special_tokens=adds))
         if wanted != found:
             return f"{text[:60]!r}: expected {_short(wanted)}, got {_short(found)}"
-    said, back = reference.decode(wanted, skip_special_tokens=False), tokenizer.decode(wanted)
+    said, back = reference.decode(ids, skip_special_tokens=False), tokenizer.decode(ids)
     return "" if said == back else f"{text[:60]!r} decoded: expected {_short(said)}, got {_short(back)}"
 
 
-def _render(apply_chat_template: Callable[..., Any], messages: Sequence[Message]) -> str | None:
-    from jinja2 import TemplateError
-
-    try:
-        return str(apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-    except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return None
+def _rendered(tokenizer: Any, messages: Sequence[Message]) -> str:
+    return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
 
 def _short(value: object) -> str:

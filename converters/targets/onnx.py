@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from converters.child import run_in_child
 from converters.rule import Rule
+from converters.targets import other_targets
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
+from converters.targets.link_or_copy import link_or_copy
+from converters.targets.onnx_build import BUILDERS
 from converters.targets.onnx_config import CONFIG_NAME, genai_config
+from converters.targets.proven_once import ProvenOnce
+from converters.targets.reference_memory import reference_peak_bytes
 from toolkit.errors import UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
@@ -23,15 +27,15 @@ if TYPE_CHECKING:
 FACTS_NAME = "lowered.json"
 MODEL_FILES = ("model.onnx", "model.onnx.data", CONFIG_NAME)
 TOOLS = ("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-genai", "torch", "transformers")
-MODEL_TYPES = ("gemma", "gemma2", "gemma3_text", "llama", "qwen2", "qwen3")
+MODEL_TYPES = tuple(BUILDERS)
 SCORE_LENGTH = 512  # a verification window; the graph holds it even if a bundle's context is shorter
 HEAD_DIM_MULTIPLE = 8
+_IN_ONE_TENSOR = "or give that tensor a rule of its own with [[overrides]]"
 # Peak RSS of single processes (ru_maxrss): building 454 and 475 MiB for SmolLM2 and Gemma 3 270M, writing 138 to 330 MiB, measuring
 # the float model 1.5 and 2.9 GB, since onnxruntime packs weights beside those it read. The whole process tree was not measured.
 BASE_BYTES = 350 * 2**20
 BUILD_BYTES = 500 * 2**20
 VERIFY_BYTES_PER_WEIGHT_BYTE = 2.7
-REFERENCE_BYTES = 500 * 2**20
 
 
 class OnnxTarget:
@@ -42,7 +46,7 @@ class OnnxTarget:
     reads_hf_directory = False
 
     def __init__(self) -> None:
-        self._proven: dict[tuple[str, int], ProvenText] = {}
+        self._proven = ProvenOnce["ProvenText"]()
 
     def tools(self) -> Mapping[str, str]:
         """Versions of what writes the files."""
@@ -60,24 +64,21 @@ class OnnxTarget:
         """
         self.tools()
         if why := _unsupported(checkpoint):
-            fix = "use another target, or add the family as CONTRIBUTING.md describes"
+            fix = other_targets(self.name, checkpoint.spec.model_type)
             raise UnsupportedModelError(f"{checkpoint.name} cannot be converted to ONNX", why=why, fix=fix)
         for recipe in recipes:
             _check_recipe(recipe)
             self.promise(checkpoint, recipe)
         self._text(checkpoint, options.context_length)
 
-    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
-        """Arithmetic on the parameter count; the factors are measured, see `VERIFY_BYTES_PER_WEIGHT_BYTE`.
-
-        The lean path does one thing at a time; else the checkpoint answers the verification texts meanwhile.
-        """
+    def estimate(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
+        """Arithmetic on the parameter count; the factors are measured, see `VERIFY_BYTES_PER_WEIGHT_BYTE`."""
         spec = checkpoint.spec
         weights = 4 * spec.n_parameters
         rope = 16 * _n_positions(checkpoint, options.context_length) * spec.head_dim
-        measure = int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights) if options.is_verified else 0
-        beside = 0 if options.is_lean or not options.is_verified else REFERENCE_BYTES + weights
-        peak = BASE_BYTES + rope + max(BUILD_BYTES, measure) + beside
+        scorer, reference = int(VERIFY_BYTES_PER_WEIGHT_BYTE * weights), reference_peak_bytes(spec)
+        measure = (max(scorer, reference) if options.is_lean else scorer + max(scorer, reference)) if options.is_verified else 0
+        peak = BASE_BYTES + rope + max(BUILD_BYTES, measure)
         return Estimate(disk_bytes=2 * rope + 2 * 2**20, peak_memory_bytes=peak)
 
     def promise(self, checkpoint: Checkpoint, recipe: Recipe) -> float:
@@ -86,7 +87,11 @@ class OnnxTarget:
 
         def bits_of(rule: Rule, name: str, shape: Sequence[int]) -> int:
             kind = checkpoint.tensors.stored_kind(name) if rule.is_keep else None
-            return stored_bits(rule, kind, (shape[0], shape[1]))
+            try:
+                return stored_bits(rule, kind, (shape[0], shape[1]))
+            except ValueError as error:
+                what, why = f"recipe {recipe.name} does not fit {name} in ONNX", f"{error} (shape {tuple(shape)})"
+                raise UsageError(what, why=why, fix=f"use fp16 or fp32, which fit any tensor, {_IN_ONE_TENSOR}") from error
 
         return recipe.promised_bits_per_weight(checkpoint.tensor_shapes(), is_tied=checkpoint.spec.tie_embeddings, bits_of=bits_of)
 
@@ -128,18 +133,20 @@ class OnnxTarget:
             with workshop.progress.stage("tensors", total=len(checkpoint.tensors.names())) as step:
                 writer.write(out, lambda: step.advance())
         except ValueError as error:
-            raise UsageError(f"recipe {recipe.name} cannot be written for ONNX", why=str(error), fix="use fp32 or int8") from error
+            raise UsageError(
+                f"recipe {recipe.name} cannot be written for ONNX", why=str(error), fix=f"use fp32, {_IN_ONE_TENSOR}"
+            ) from error
         config = genai_config(checkpoint.spec, facts["context_length"])
         (out / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         return out
 
     def assemble(self, checkpoint: Checkpoint, model: Path, recipe: Recipe, options: ConvertOptions, bundle_dir: Path) -> Assembled:
-        """Copy the model, write the proven tokenizer and template beside it, and measure what the files hold."""
+        """Take over the model, write the proven tokenizer and template beside it, and measure what the files hold."""
         from converters.targets.onnx_folder import stored_weights
 
         spec, text = checkpoint.spec, self._text(checkpoint, options.context_length)
         for name in MODEL_FILES:
-            shutil.copyfile(model / name, bundle_dir / name)
+            link_or_copy(model / name, bundle_dir / name)
         for name, content in text.files().items():
             (bundle_dir / name).write_bytes(content)
         stored = stored_weights(bundle_dir / MODEL_FILES[0])
@@ -161,13 +168,11 @@ class OnnxTarget:
         )
 
     def _text(self, checkpoint: Checkpoint, context_length: int) -> ProvenText:
-        """Tokenizer and template, proven once for all recipes of a checkpoint: the proof takes seconds."""
+        """Tokenizer and template. The runtime's config holds the context length, so a proof is of one of them."""
         from converters.targets.onnx_proof import prove
 
         key = (checkpoint.content_hash, context_length)
-        if key not in self._proven:
-            self._proven = {key: prove(checkpoint, genai_config(checkpoint.spec, context_length))}
-        return self._proven[key]
+        return self._proven.get(key, lambda: prove(checkpoint, genai_config(checkpoint.spec, context_length)))
 
     def extract_model(self, entry: Path, workdir: Path) -> Path:
         """The bundle's own folder is what the runtime opens."""
@@ -208,7 +213,9 @@ def _check_recipe(recipe: Recipe) -> None:
         why = why or "[promotion]: choosing the sensitive linears by calibration is not there for ONNX"
     if why:
         raise UsageError(
-            f"recipe {recipe.name} cannot be written for ONNX", why=why, fix="use fp32, fp16, int8, int4-g32 or keep, or change that rule"
+            f"recipe {recipe.name} cannot be written for ONNX",
+            why=why,
+            fix="use fp32, fp16, int8, int4-g32, or keep for a GGUF source, or change that rule",
         )
 
 

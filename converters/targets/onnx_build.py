@@ -17,13 +17,13 @@ import numpy as np
 GRAPH_NAME = "graph.onnx"
 ROPE_NAME = "rope.npz"
 WEIGHTS_LOCATION = "weights"  # what initializers point to until a recipe has written them; no such file exists
-BUILDERS = {
-    "LlamaForCausalLM": "LlamaModel",
-    "Qwen2ForCausalLM": "QwenModel",
-    "Qwen3ForCausalLM": "Qwen3Model",
-    "GemmaForCausalLM": "GemmaModel",
-    "Gemma2ForCausalLM": "Gemma2Model",
-    "Gemma3ForCausalLM": "Gemma3Model",
+BUILDERS = {  # model_type -> class of the builder
+    "gemma": "GemmaModel",
+    "gemma2": "Gemma2Model",
+    "gemma3_text": "Gemma3Model",
+    "llama": "LlamaModel",
+    "qwen2": "QwenModel",
+    "qwen3": "Qwen3Model",
 }
 OPTIONS: dict[str, Any] = {
     "fuse_qkv": False,  # one matrix of the graph is one tensor of the checkpoint, and may have a rule of its own
@@ -54,7 +54,7 @@ def build_graph(config: dict[str, Any], n_positions: int, is_tied: bool, out_dir
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(settings).eval()
     _fill_vectors(model)
-    kind = getattr(builder, BUILDERS[config["architectures"][0]])
+    kind = getattr(builder, BUILDERS[config["model_type"]])
     flattened = _flattened(AutoConfig.for_model(**config), config, n_positions)
     options = OPTIONS | {"shared_embeddings": is_tied}
     with torch.no_grad(), _no_place(place) as nowhere:

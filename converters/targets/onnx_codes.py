@@ -18,7 +18,6 @@ from converters.stored_blocks import BLOCK_BITS, GROUP_SIZE, StoredBlocks
 
 Bytes = npt.NDArray[np.uint8]
 CODE_BITS = (4, 8)
-GROUP_SIZES = (16, 32, 64, 128, 256)
 # Scales a row are written as scales a group: the operator's groups are powers of two, and padding a row of 576 to 1024 would
 # cost more than the scales do. Smaller groups also cut the activations, which are quantized in the same groups, finer.
 ROW_GROUP_SIZE = 32

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from converters.spec import ModelSpec
+from converters.targets import other_targets
 from toolkit.errors import UnsupportedModelError
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -65,5 +66,5 @@ def require_all_tensors(graph: Any, spec: ModelSpec, shapes: Mapping[str, tuple[
     raise UnsupportedModelError(
         "onnxruntime-genai's builder does not understand this checkpoint",
         why=f"{name} has shape {wanted.get(name, 'none')} in the checkpoint and {found.get(name, 'none')} in the graph",
-        fix="use another target: --to litert, mlx or gguf",
+        fix=other_targets("onnx", spec.model_type),
     )

@@ -145,7 +145,7 @@ class SmallTarget:
             if recipe.name == "int8-hadamard":
                 raise UsageError("the small target cannot rotate", why="recipe int8-hadamard", fix="use int8")
 
-    def estimate(self, checkpoint: Checkpoint, options: ConvertOptions) -> Estimate:
+    def estimate(self, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
         peak = self.lean_peak_memory_bytes if options.is_lean else self.peak_memory_bytes
         return Estimate(4 * checkpoint.spec.n_parameters, peak * options.context_length // 2048, warm_peak_memory_bytes=100)
 

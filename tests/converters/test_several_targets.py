@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from converters.checkpoint import Checkpoint
 from converters.pipeline import convert
+from converters.recipe import Recipe
 from converters.request import ConvertRequest, ConvertResult
+from converters.targets.base import ConvertOptions, Estimate
 from tests.converters.small_model import SmallTarget, small_parts
-from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
+from toolkit.errors import BackendUnavailableError, BudgetError, UnsupportedModelError, UsageError
 
 
 def run(root: Path, *targets: SmallTarget, recipes: tuple[str, ...] = ("int8",)) -> ConvertResult:
@@ -91,3 +95,24 @@ def test_a_target_that_takes_no_such_model_does_not_cost_the_other_its_bundle(tm
     result = run(tmp_path, SmallTarget(name="deaf"), SmallTarget())
     assert [(report.target, report.verdict) for report in result.bundles] == [("deaf", "error"), ("small", "pass")]
     assert published(tmp_path) == ["small-small-int8"]
+
+
+def test_memory_is_estimated_for_each_targets_own_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe may cost more than another: what is not asked of a target is no part of its need."""
+    asked: set[tuple[str, ...]] = set()
+
+    def estimate(self: SmallTarget, checkpoint: Checkpoint, recipes: Sequence[Recipe], options: ConvertOptions) -> Estimate:
+        asked.add((self.name, *(recipe.name for recipe in recipes)))
+        return Estimate(0, 10**12 if any(recipe.name == "int4-g32" for recipe in recipes) else 1)
+
+    monkeypatch.setattr(SmallTarget, "estimate", estimate)
+    assert run(tmp_path / "a", SmallTarget(), SmallTarget(name="other"), recipes=("int8", "fp32")).exit_code == 0
+    assert asked == {("small", "int8", "fp32"), ("other", "int8", "fp32")}
+    with pytest.raises(BudgetError, match="does not fit in memory"):
+        run(tmp_path / "b", SmallTarget(), recipes=("int8", "int4-g32"))
+
+
+def test_what_reading_bundles_back_takes_is_counted_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SmallTarget, "estimate", lambda *_: Estimate(0, 1, verify_disk_bytes=10**15))
+    with pytest.raises(BudgetError, match="does not fit on the disk"):
+        run(tmp_path, SmallTarget())

@@ -39,7 +39,7 @@ def write(checkpoint: Checkpoint, folder: Path, recipe: str | Recipe = "fp32") -
     """The file of one recipe, through every stage that writes it, but without asking llama.cpp about the vocabulary."""
     target, options, asked = GgufTarget(), ConvertOptions(128), load_recipe(recipe) if isinstance(recipe, str) else recipe
     vocabulary = tokenizer_metadata(checkpoint.tokenizer, checkpoint.spec)
-    target._proven = {checkpoint.content_hash: ProvenVocabulary(checkpoint.tokenizer.kind, vocabulary, None)}
+    target._proven.get(checkpoint.content_hash, lambda: ProvenVocabulary(checkpoint.tokenizer.kind, vocabulary, None))
     target.check(checkpoint, [asked], options)
     places = [folder / f"{stage}-{asked.name}" for stage in ("lowered", "quantized")]
     for place in places:

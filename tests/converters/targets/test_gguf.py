@@ -14,6 +14,7 @@ from converters.cli import main
 from converters.read import read_checkpoint
 from converters.read.gguf_header import GgufTensor, read_gguf_header
 from converters.recipe import load_recipe
+from converters.targets import llama_cpp
 from converters.targets.base import ConvertOptions, Workshop
 from converters.targets.gguf import GgufTarget
 from tests.converters.targets.gguf_files import BLOCKS, WRITABLE, llama_logits, writable_checkpoint, writable_model, write
@@ -52,7 +53,7 @@ def test_a_written_file_read_again_is_the_same_checkpoint(name: str, tmp_path: P
 
 @pytest.mark.parametrize("name", WRITABLE)
 def test_llama_cpp_computes_the_same_model(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     model = writable_model(name)
     path = write(read_checkpoint(save_hf(model, tmp_path / "source")), tmp_path)
     np.testing.assert_allclose(llama_logits(path), logits(model)[0], rtol=0, atol=TOLERANCE["gemma" if is_gemma(name) else "other"])
@@ -73,7 +74,7 @@ MUTANTS: dict[str, tuple[str, str, float | None]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_what_is_broken_shows_in_llama_cpps_logits(mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     from converters.architectures import family_of
     from converters.targets import gguf
 
@@ -167,7 +168,7 @@ def chat_checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def test_a_bundle_says_what_was_written_and_what_measured_it(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     source, target, recipe = chat_checkpoint(tmp_path), GgufTarget(), load_recipe("int8")
     model = write(source, tmp_path, "int8")
     (tmp_path / "bundle").mkdir()
@@ -183,8 +184,32 @@ def test_a_bundle_says_what_was_written_and_what_measured_it(tmp_path: Path) -> 
     assert read_gguf_header(model).metadata["tokenizer.chat_template"] == source.chat_template
 
 
+def test_an_unverified_bundle_names_no_runtime_it_was_measured_with(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
+    source, target = chat_checkpoint(tmp_path), GgufTarget()
+    model = write(source, tmp_path, "int8")
+    (tmp_path / "bundle").mkdir()
+    assembled = target.assemble(source, model, load_recipe("int8"), ConvertOptions(128, is_verified=False), tmp_path / "bundle")
+    assert "verified_with" not in assembled.as_written
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_reading_back_in_pytorch_is_counted_and_only_where_it_happens(
+    is_native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_cpp, "is_available", lambda: is_native)
+    source, target, both = writable_checkpoint("llama", tmp_path), GgufTarget(), [load_recipe("fp32"), load_recipe("fp16")]
+    quick, lean, unverified = (
+        target.estimate(source, both, ConvertOptions(128, **options)) for options in ({}, {"is_lean": True}, {"is_verified": False})
+    )
+    weights = 4 * source.spec.n_parameters
+    assert lean.peak_memory_bytes < quick.peak_memory_bytes and unverified.peak_memory_bytes < quick.peak_memory_bytes
+    read_back = [each.verify_disk_bytes for each in (quick, lean, unverified)]
+    assert read_back == ([0, 0, 0] if is_native else [2 * weights, weights, 0])
+
+
 def test_one_command_publishes_measured_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folders: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     folder = tmp_path / "tiny-llama"
     save_hf(writable_model("llama-tied", **BLOCKS | {"max_position_embeddings": 1024}), folder)
     assert main([str(folder), "--to", "gguf", "--recipe", "fp32,int8", "--context", "256", "--out", str(tmp_path / "out")]) == 0

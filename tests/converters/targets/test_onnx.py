@@ -193,11 +193,21 @@ def test_the_promise_of_each_recipe_is_the_size_of_its_codes_and_scales(checkpoi
 
 def test_a_lean_conversion_needs_less_and_a_longer_context_more(checkpoint: Checkpoint) -> None:
     quick, lean, long = (
-        TARGET.estimate(checkpoint, options)
+        TARGET.estimate(checkpoint, [], options)
         for options in (OPTIONS, replace(OPTIONS, is_lean=True), replace(OPTIONS, context_length=32768))
     )
     assert lean.peak_memory_bytes < quick.peak_memory_bytes < long.peak_memory_bytes
     assert lean.disk_bytes == quick.disk_bytes < long.disk_bytes
+
+
+@pytest.mark.parametrize("recipe", ["int8", "keep"])
+def test_a_recipe_that_fits_no_row_is_refused_with_what_does(recipe: str, tmp_path: Path) -> None:
+    """int8 has groups of 32 in this format too, so it is no way out of rows that 32 does not divide."""
+    source = read_checkpoint(onnx_source(onnx_model("llama", hidden_size=80, num_attention_heads=5, num_key_value_heads=1), tmp_path))
+    with pytest.raises(UsageError, match=r"does not fit model\..* in ONNX") as caught:
+        TARGET.check(source, [load_recipe(recipe)], OPTIONS)
+    assert caught.value.fix.startswith("use fp16 or fp32") and caught.value.exit_code == 2
+    assert TARGET.promise(source, load_recipe("fp16")) < TARGET.promise(source, load_recipe("fp32"))
 
 
 def test_the_target_is_registered_under_its_name() -> None:

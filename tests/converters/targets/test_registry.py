@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from converters.architectures import FAMILIES
-from converters.targets import TARGETS, load_target, targets_for
-from converters.targets.mlx import MODEL_TYPES as MLX_MODEL_TYPES
-from converters.targets.mlx_gemmas import MODEL_TYPES as LATE_GEMMAS
-from converters.targets.mlx_support import FAMILIES as MLX_FAMILIES
+from converters.targets import TARGETS, load_target, other_targets, targets_for
 from toolkit.errors import UsageError
 
 
@@ -28,10 +25,6 @@ def test_every_family_that_is_read_can_be_converted_to_something() -> None:
     assert [family for family in FAMILIES if not targets_for(family)] == []
 
 
-def test_mlx_offers_what_its_checks_know() -> None:
-    assert sorted(MLX_MODEL_TYPES) == sorted((*MLX_FAMILIES, *LATE_GEMMAS))
-
-
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_is_found_under_its_own_name(name: str) -> None:
     assert load_target(name).name == name
@@ -40,3 +33,10 @@ def test_a_target_is_found_under_its_own_name(name: str) -> None:
 def test_a_target_that_is_not_there_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="there is no target 'coreml'"):
         load_target("coreml")
+
+
+def test_the_advice_to_take_another_target_names_only_those_that_take_the_model() -> None:
+    assert other_targets("onnx", "llama") == "use another target: --to gguf, litert or mlx"
+    assert other_targets("gguf", "gemma3n_text") == "use another target: --to litert or mlx"
+    assert other_targets("litert", "gemma4_text") == "use another target: --to mlx"
+    assert "CONTRIBUTING.md" in other_targets("mlx", "mamba")
