@@ -64,8 +64,8 @@ def open_recording(path: Path, language: str) -> Recording:
     except FormatError as error:
         raise refusal(FormatError, "not_sound", language, name=path.name, why=error.why or error.what) from error
     except BackendUnavailableError as error:
-        if _is_text(path):
-            raise refusal(FormatError, "not_sound", language, name=path.name, why=_text_why(language)) from error
+        if (why := _no_sound_why(path, language)) is not None:
+            raise refusal(FormatError, "not_sound", language, name=path.name, why=why) from error
         raise refusal(BackendUnavailableError, "no_decoder", language, name=path.name) from error
     seconds = len(samples) / SAMPLE_RATE
     if seconds < LEAST_SECONDS:
@@ -75,18 +75,18 @@ def open_recording(path: Path, language: str) -> Recording:
     return Recording(samples, is_cut_short(path))
 
 
-def _text_why(language: str) -> str:
-    return "テキストファイルです" if language == "ja" else "it is a text file"
-
-
-def _is_text(path: Path) -> bool:
-    """Whether a file is text, whatever its name says."""
+def _no_sound_why(path: Path, language: str) -> str | None:
+    """Why a file is no sound in any format: it is empty, or text. None if a decoder may know better."""
     try:
         with path.open("rb") as stream:
             start = stream.read(4096)
-    except OSError:
-        return False
-    return bool(start) and all(byte >= 32 or byte in (9, 10, 12, 13) for byte in start)
+    except OSError as error:
+        return error.strerror or str(error)
+    if not start:
+        return "ファイルが空です（0 バイト）" if language == "ja" else "it is empty, 0 bytes"
+    if all(byte >= 32 or byte in (9, 10, 12, 13) for byte in start):
+        return "テキストファイルです" if language == "ja" else "it is a text file"
+    return None
 
 
 def is_cut_short(path: Path) -> bool:

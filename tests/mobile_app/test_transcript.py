@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mobile_app.transcript import join_segments, read_transcript
+from toolkit.errors import FormatError, UsageError
+
+SEGMENT = {"start_s": 0.0, "end_s": 2.0, "text": "The pump leaks."}
+
+
+def written(tmp_path: Path, content: Any) -> Path:
+    path = tmp_path / "transcript.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return path
+
+
+def test_what_transcribe_prints_is_read(tmp_path: Path) -> None:
+    found = read_transcript(written(tmp_path, {"text": "x", "language": None, "duration_s": 9.5, "segments": [SEGMENT, SEGMENT]}))
+    assert (found.text, found.language, found.duration_s) == ("The pump leaks. The pump leaks.", "en", 9.5)
+    assert found.times(4, 8) == (0.0, 2.0)
+
+
+def test_our_own_transcript_file_is_read_again_as_it_was(tmp_path: Path) -> None:
+    spoken = join_segments([("The pump leaks.", 0.0, 2.0), ("Ask Dave.", 2.5, 4.0)], duration_s=4.0)
+    assert read_transcript(written(tmp_path, spoken.as_json())) == spoken
+
+
+def test_a_plain_text_has_no_times(tmp_path: Path) -> None:
+    found = read_transcript(written(tmp_path, "ポンプから油漏れ。\n弁を交換してください。\n"))
+    assert (found.text, found.language) == ("ポンプから油漏れ。弁を交換してください。", "ja")
+    assert found.times(0, 3) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        {"segments": 3},
+        {"segments": [3]},
+        {"segments": [{"text": 3}]},
+        {"segments": [{**SEGMENT, "start_s": -1}]},
+        {"segments": [{**SEGMENT, "start_s": "soon"}]},
+        {"segments": [{**SEGMENT, "start_s": True}]},
+        {"segments": [{**SEGMENT, "end_s": -0.5}]},
+        {"segments": [{**SEGMENT, "start_s": 3.0}]},
+        '{"segments": [{"text": "a", "start_s": NaN}]}',
+        '{"segments": [{"text": "a", "start_s": 1e999}]}',
+        '{"segments": ' + "[" * 500 + "]" * 500 + "}",
+    ],
+)
+def test_a_damaged_transcript_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(FormatError, match="is no transcript"):
+        read_transcript(written(tmp_path, content))
+
+
+def test_a_missing_file_and_one_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no transcript"):
+        read_transcript(tmp_path / "none.json")
+    (tmp_path / "wrong.txt").write_bytes(b"caf\xe9 is closed")
+    with pytest.raises(FormatError) as raised:
+        read_transcript(tmp_path / "wrong.txt")
+    assert "byte 3" in raised.value.why
+
+
+@given(st.lists(st.text(st.characters(), max_size=40), max_size=6))
+def test_whatever_was_said_can_be_written_as_utf_8_and_spans_fit(parts: list[str]) -> None:
+    spoken = join_segments([(part, 0.0, 1.0) for part in parts])
+    assert spoken.text.encode("utf-8").decode("utf-8") == spoken.text
+    assert "\n" not in spoken.text
+    for segment in spoken.segments:
+        assert spoken.text[segment.start : segment.end].strip()
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_text(tmp_path: Path) -> None:
+    found = read_transcript(written(tmp_path, '{"segments": [{"text": "a\\ud800b", "start_s": 0, "end_s": 1}]}'))
+    assert found.text == "a b"
