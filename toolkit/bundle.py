@@ -24,7 +24,7 @@ _AGAIN = "copy the bundle again from where it came from, or convert it again (co
 
 @dataclass(frozen=True)
 class Bundle:
-    """A checked bundle: the folder and what its manifest states."""
+    """A bundle: the folder and what its manifest states. From `open` its files are checked, from `unchecked` not yet."""
 
     path: Path
     manifest: Manifest
@@ -45,7 +45,19 @@ class Bundle:
             UsageError: `path` is empty.
             FormatError: The folder is no bundle, or a file is missing or differs from the manifest; the text names it.
         """
-        if path == "":  # to the system that is the current directory, to no user
+        bundle = cls.unchecked(path)
+        bundle.check(full_check=full_check, advance=advance)
+        return bundle
+
+    @classmethod
+    def unchecked(cls, path: str | os.PathLike[str]) -> Bundle:
+        """A bundle by its manifest alone, for what reads no weights: planning.
+
+        Raises:
+            UsageError: `path` is empty.
+            FormatError: The folder is no bundle.
+        """
+        if os.fspath(path) == "":  # to the system that is the current directory, to no user
             raise UsageError("no bundle is named", why="the argument is empty", fix="give the folder that `convert` wrote")
         folder = Path(path)
         if not folder.is_dir():
@@ -54,12 +66,18 @@ class Bundle:
                 why="it is a file, not a folder" if folder.exists() else "no such folder",
                 fix="give the folder that `convert` wrote, like bundles/NAME-litert-int8",
             )
-        bundle = cls(folder, load_manifest(folder))
-        memory = {} if full_check else _load_memory(bundle)
-        seen = {record.path: _check_file(bundle, record, memory.get(record.path), advance) for record in bundle.manifest.files}
+        return cls(folder, load_manifest(folder))
+
+    def check(self, *, full_check: bool = False, advance: Callable[[float], None] | None = None) -> None:
+        """Check every file against the manifest, as `open` does.
+
+        Raises:
+            FormatError: A file is missing or differs from the manifest; the text names it.
+        """
+        memory = {} if full_check else _load_memory(self)
+        seen = {record.path: _check_file(self, record, memory.get(record.path), advance) for record in self.manifest.files}
         if seen != memory:
-            _remember(bundle, seen)
-        return bundle
+            _remember(self, seen)
 
     @property
     def name(self) -> str:

@@ -56,13 +56,14 @@ class Engine:
         expected_tokens: int | None = None,
         force: bool = False,
         isolated: bool | None = None,
+        full_check: bool = False,
         limits: WorkerLimits | None = None,
         device: Device | None = None,
     ) -> Engine:
         """Load a bundle.
 
         Args:
-            bundle: A checked bundle, or the folder of one, which is then checked.
+            bundle: A checked bundle, or the folder of one, which is checked once it is planned: gigabytes that do not fit are not hashed.
             budget: Limits; see `Budget`.
             context_length: Tokens of the KV cache, fixed. None: as few as the work needs, because each decoded token
                 reads the whole cache; a session that outgrows it makes the engine open again with a larger one, up to
@@ -74,6 +75,7 @@ class Engine:
             force: Load it although it does not fit, or failed before; the metrics say so.
             isolated: Whether the engine gets a process of its own, so that what ends it does not end this one. None: where the
                 platform allows.
+            full_check: Hash every file of a folder, whatever is remembered; see `Bundle.open`.
             limits: When that process counts as hanging; see `WorkerLimits`.
             device: What it is planned for; None: this one, as it is now.
 
@@ -86,12 +88,14 @@ class Engine:
             EngineCrashed: Loading ended the engine's process.
             EngineError: The engine refused the files.
         """
-        bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-        budget = budget or Budget()
-        limits = limits or WorkerLimits()
+        is_checked = isinstance(bundle, Bundle)
+        bundle = bundle if isinstance(bundle, Bundle) else Bundle.unchecked(bundle)
+        budget, limits = budget or Budget(), limits or WorkerLimits()
         settings = LoadSettings(device or probe_device(), budget, backend, threads, context_length, force, isolated, limits)
         chosen = load_backend(backend or backend_for(bundle.manifest.target))
         loader = Loader(bundle, chosen, settings, expected_tokens=expected_tokens)
+        if not is_checked:
+            bundle.check(full_check=full_check)
         loader.open(loader.plan)
         return cls(loader, budget=budget, fixed_context=context_length)
 
@@ -240,17 +244,17 @@ class Engine:
         if n_tokens <= held:
             self._has_answered = True
             return False
-        wanted = min(max(n_tokens, 2 * held), self.max_context_length) if self._has_answered else n_tokens
+        wanted = round_context(max(n_tokens, 2 * held) if self._has_answered else n_tokens, self.max_context_length)
         self._has_answered = True
         if any(session.is_answering for session in self._living_sessions()):
             raise EngineError(
                 f"the context of {held} tokens is too small and cannot grow now",
                 why=f"{n_tokens} are needed, and another session is answering",
-                fix=f"wait for it, or open the engine with context_length={self._rounded(wanted)}",
+                fix=f"wait for it, or open the engine with context_length={wanted}",
             )
         self._drop_caches()
         self._loader.unload()
-        self._loader.open(self._loader.plan_for(self._rounded(wanted)))
+        self._loader.open(self._loader.plan_for(wanted))
         return True
 
     @property
@@ -270,8 +274,7 @@ class Engine:
         """
         if self.budget.tokens is None:
             return n_tokens
-        with self._counting:
-            n_spent = self._n_spent_tokens
+        n_spent = self._n_spent_tokens
         left = self.budget.tokens - n_spent
         if left < 1:
             raise BudgetError(
@@ -295,6 +298,3 @@ class Engine:
         except BudgetError:  # advice that leads to the next refusal is none
             return ""
         return f", or open the engine with --context {n_tokens}"
-
-    def _rounded(self, n_tokens: int) -> int:
-        return round_context(n_tokens, self.max_context_length)

@@ -54,41 +54,38 @@ class MemoryEstimate:
         return {name: getattr(self, name) for name in names}
 
 
-def estimate_memory(
-    manifest: Manifest, *, context_length: int, is_first_start: bool = True, kv_bytes_per_value: float | None = None
-) -> MemoryEstimate:
+def estimate_memory(manifest: Manifest, *, context_length: int, is_first_start: bool = True) -> MemoryEstimate:
     """What opening a bundle and filling its context will take. Arithmetic: no engine is needed.
 
     Args:
         manifest: The bundle's.
         context_length: Tokens of the KV cache, all of them used.
         is_first_start: Whether the engine has not packed these weights for this processor yet.
-        kv_bytes_per_value: Another KV cache type than the engine's own: 2 for fp16, about 1 for int8.
 
     Raises:
         FormatError: The manifest's measurements contradict each other.
     """
     engine = engine_memory(manifest.target)
-    kv = kv_cache_bytes(manifest, context_length, engine=engine, bytes_per_value=kv_bytes_per_value)
+    kv = kv_cache_bytes(manifest, context_length, engine=engine)
     plain = _arithmetic(manifest, engine, context_length, kv)
     calibration = read_calibration(manifest)
     measured = plain if calibration is None else _calibrated(manifest, engine, plain, calibration, context_length)
     return measured if is_first_start else replace(measured, packing_bytes=0)
 
 
-def kv_cache_bytes(manifest: Manifest, context_length: int, *, engine: EngineMemory, bytes_per_value: float | None = None) -> int:
+def kv_cache_bytes(manifest: Manifest, context_length: int, *, engine: EngineMemory) -> int:
     """Bytes of the KV cache: 2 * n_kv_heads * head_dim values a token and layer (keys and values).
 
     A sliding layer holds its window only where the engine keeps a ring buffer; LiteRT keeps every token of every layer. Where
     layers differ otherwise (wider heads, shared keys and values) the converter's own sum is taken, windows not counted.
     """
-    width = bytes_per_value or engine.kv_bytes_per_value
+    width = engine.kv_bytes_per_value
     values = _values_per_layer(manifest.spec)
     layers = manifest.spec.get("layer_types")
     is_uneven = any(whole(manifest.spec, name) for name in ("full_head_dim", "n_full_kv_heads", "n_kv_shared_layers"))
     if values is None or is_uneven or not isinstance(layers, list | tuple) or len(layers) > _MOST_LAYERS:
         per_token = whole(manifest.memory, "kv_cache_bytes_per_token") or 0
-        return int(per_token * context_length * width / engine.kv_bytes_per_value)
+        return per_token * context_length
     window = whole(manifest.spec, "sliding_window")
     sliding = context_length
     if engine.keeps_window and window is not None:

@@ -96,7 +96,6 @@ class _Work:
     expected_tokens: int | None
     threads: int | None
     backend: str | None
-    is_first_start: bool | None
     resident_bytes: int
 
 
@@ -110,7 +109,6 @@ def make_plan(
     threads: int | None = None,
     backend: str | None = None,
     force: bool = False,
-    is_first_start: bool | None = None,
     resident_bytes: int = 0,
 ) -> Plan:
     """The first of `bundles` that runs on the device inside its memory and the budget.
@@ -124,7 +122,6 @@ def make_plan(
         threads: None: one a big core, at most 4.
         backend: None: the one that runs the bundle's target.
         force: Plan the first bundle that can run at all, even if it does not fit.
-        is_first_start: None: ask the backend on this device, true for another.
         resident_bytes: What the process that will run the engine holds already; the budget counts it too.
 
     Raises:
@@ -137,7 +134,7 @@ def make_plan(
     if expected_tokens is not None:
         check_expected_tokens(expected_tokens)
     chosen = [bundles] if isinstance(bundles, Bundle) else list(bundles)
-    work = _Work(device, budget or Budget(), context_length, expected_tokens, threads, backend, is_first_start, resident_bytes)
+    work = _Work(device, budget or Budget(), context_length, expected_tokens, threads, backend, resident_bytes)
     rejected: list[tuple[str, str]] = []
     refused: list[tuple[Plan, Limit]] = []
     for bundle in chosen:
@@ -246,8 +243,8 @@ def _estimate(plan: Plan, work: _Work, length: int) -> MemoryEstimate:
 
 
 def _is_first_start(bundle: Bundle, backend: str, work: _Work) -> bool:
-    if work.is_first_start is not None or not work.device.is_this_one:
-        return work.is_first_start is not False
+    if not work.device.is_this_one:
+        return True  # nothing is known of its files
     chosen = load_backend(backend)
     return chosen.is_first_start(bundle) if isinstance(chosen, PacksWeights) else True
 

@@ -38,10 +38,8 @@ class Host:
         """Load a bundle whose files the host has checked; returns the backend's NativeEngine."""
         from toolkit.backends import load_backend
         from toolkit.bundle import Bundle
-        from toolkit.manifest_reader import load_manifest
 
-        bundle = Bundle(Path(path), load_manifest(Path(path)))
-        return load_backend(backend).open_engine(bundle, context_length=context_length, threads=threads, **options)
+        return load_backend(backend).open_engine(Bundle.unchecked(path), context_length=context_length, threads=threads, **options)
 
 
 class Worker:

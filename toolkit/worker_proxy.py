@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.backends.base import Backend, Counts, Message, NativeEngine, Sampling, Sink
@@ -99,8 +99,8 @@ class RemoteEngine(RemoteObject):
 class IsolatedBackend:
     """A backend whose engines each get a process of their own."""
 
-    def __init__(self, backend: Backend, *, limits: WorkerLimits, cpus: Sequence[int], start: Callable[..., Worker] = Worker) -> None:
-        self._backend, self._limits, self._cpus, self._start = backend, limits, cpus, start
+    def __init__(self, backend: Backend, *, limits: WorkerLimits, cpus: Sequence[int]) -> None:
+        self._backend, self._limits, self._cpus = backend, limits, cpus
         self.name, self.targets = backend.name, backend.targets
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int, **options: Any) -> NativeEngine:
@@ -109,7 +109,7 @@ class IsolatedBackend:
         Raises:
             EngineCrashed: Loading ended the process, or took longer than `WorkerLimits.start_s`.
         """
-        worker = self._start(bundle.name, limits=self._limits, cpus=self._cpus)
+        worker = Worker(bundle.name, limits=self._limits, cpus=self._cpus)
         doing = f"loading {bundle.entry_path.name} with a context of {context_length} tokens"
         arguments = (self.name, str(bundle.path.resolve()), context_length, threads, options)
         try:

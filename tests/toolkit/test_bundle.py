@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,23 @@ def test_one_flipped_byte_in_any_file_is_refused_by_name(bundle_path: Path, name
     with pytest.raises(FormatError, match=Path(name).name) as caught:
         Bundle.open(bundle_path)
     assert caught.value.exit_code == 4 and caught.value.why
+
+
+def test_unchecked_a_bundle_is_its_manifest_and_can_be_checked_later(bundle_path: Path, hashed: list[str]) -> None:
+    bundle = Bundle.unchecked(bundle_path)
+    assert bundle.manifest.name == "small-litert-int8" and hashed == []
+    bundle.check()
+    assert sorted(hashed) == sorted(Path(name).name for name in CONTENTS)
+    (bundle_path / "model.bin").write_bytes(b"x")
+    with pytest.raises(FormatError, match="model.bin"):
+        bundle.check()
+
+
+@pytest.mark.parametrize("opening", [Bundle.open, Bundle.unchecked])
+def test_an_empty_name_is_not_the_current_folder(opening: Any, bundle_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bundle_path)
+    with pytest.raises(UsageError, match="no bundle is named"):
+        opening("")
 
 
 def test_files_are_hashed_once(bundle_path: Path, hashed: list[str]) -> None:

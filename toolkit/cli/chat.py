@@ -41,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     sampling = checked_sampling(args)
-    bundle = Bundle.open(args.bundle, full_check=args.full_check)
+    bundle = Bundle.unchecked(args.bundle)
     if not bundle.manifest.chat:
         raise UsageError(
             f"{bundle.name} cannot chat",

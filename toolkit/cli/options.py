@@ -49,9 +49,9 @@ def checked_sampling(args: argparse.Namespace) -> Sampling:
 
 
 def open_engine(args: argparse.Namespace, bundle: Bundle, *, expected_tokens: int | None = None) -> Engine:
-    """`Engine.open` with the engine options."""
+    """`Engine.open` with the engine options; checks the bundle's files."""
     return Engine.open(
-        bundle,
+        bundle.path,
         budget=Budget(memory=args.max_memory),
         context_length=args.context,
         threads=args.threads,
@@ -59,4 +59,5 @@ def open_engine(args: argparse.Namespace, bundle: Bundle, *, expected_tokens: in
         expected_tokens=expected_tokens,
         force=args.force,
         isolated=False if args.in_process else None,
+        full_check=args.full_check,
     )

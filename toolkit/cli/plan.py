@@ -10,8 +10,6 @@ from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.cli.output import print_json, print_rows
 from toolkit.device.profile import Device, probe_device
-from toolkit.errors import FormatError
-from toolkit.manifest_reader import load_manifest
 from toolkit.plan import Plan, PlanRefused, make_plan
 from toolkit.units import format_bytes, parse_bytes
 
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     device = _device(args)
     try:
         plan = make_plan(
-            [_unchecked(name) for name in args.bundles],
+            [Bundle.unchecked(name) for name in args.bundles],
             device,
             Budget(memory=args.max_memory),
             context_length=args.context,
@@ -73,18 +71,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_rows(_rows(plan, device))
     return 0
-
-
-def _unchecked(name: str) -> Bundle:
-    """A bundle by its manifest alone: planning reads no weights, so it hashes none."""
-    path = Path(name)
-    if not path.is_dir():
-        raise FormatError(
-            f"there is no bundle at {path}",
-            why="it is a file, not a folder" if path.exists() else "no such folder",
-            fix="give the folder that `convert` wrote, like bundles/NAME-litert-int8",
-        )
-    return Bundle(path, load_manifest(path))
 
 
 def _device(args: argparse.Namespace) -> Device:

@@ -98,6 +98,12 @@ def test_what_cannot_be_right_is_refused(bundle: Path, arguments: list[str], cod
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
+def test_an_empty_name_is_not_the_current_folder(bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bundle)
+    assert main(["plan", ""]) == 2
+    assert "no bundle is named" in capsys.readouterr().err
+
+
 def test_a_table_is_for_people(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(bundle)]) == 0
     rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
