@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink, StreamEnd
@@ -45,10 +46,10 @@ class GgufEngine:
     def __init__(self, server: LlamaServer, bundle: Bundle, context_length: int) -> None:
         self.client, self.context_length = server.client, context_length
         self._server, self._bundle = server, bundle
-        self.stop_ids = bundle.manifest.stop_token_ids
         self.start_ids = tuple(self._ids("", add_special=True))
         self.n_start_tokens = len(self.start_ids)
         self._streams: list[threading.Thread] = []
+        self._turn_end: list[int] | None = None
 
     def tokenize(self, text: str) -> list[int]:
         return self._ids(text, add_special=False)
@@ -68,6 +69,17 @@ class GgufEngine:
                 return rendered
             why = "it rendered nothing"
         raise EngineError("the bundle's chat template failed", why=why, fix=f"check the bundle: toolkit verify {self._bundle.path}")
+
+    def turn_end(self) -> list[int]:
+        """The stop token that the template puts after an answer; the first one where there is no template."""
+        if self._turn_end is None:
+            stops, mark = self._bundle.manifest.stop_token_ids, "zqxz"
+            self._turn_end = list(stops[:1])
+            with suppress(EngineError):
+                rendered = self.render([Message("user", "a"), Message("assistant", mark), Message("user", "b")])
+                after = self.tokenize(rendered.rpartition(mark)[2])
+                self._turn_end = [token_id for token_id in after if token_id in stops][:1] or self._turn_end
+        return self._turn_end
 
     def session(self, sampling: Sampling, *, max_tokens: int) -> GgufSession:
         return GgufSession(self, sampling, max_tokens=max_tokens)
@@ -113,25 +125,35 @@ class GgufSession:
         self._engine.run(lambda: self._stream(events, prompt, len(added), sink))
 
     def _stream(self, events: LlamaEvents, prompt: list[int], n_added: int, sink: Sink) -> None:
-        end, generated = StreamEnd(), list[int]()
+        end, pieces, generated = StreamEnd(), list[str](), list[int]()
         try:
             for event in events:
                 generated += [int(token_id) for token_id in event.get("tokens", ())]
-                if text := event.get("content"):
-                    sink(str(text))
+                if text := str(event.get("content") or ""):
+                    pieces.append(text)
+                    sink(text)
                 if event.get("stop"):
-                    self._finish(event, prompt, n_added, generated)
+                    self._finish(event, n_added)
+                    self._ids = [*prompt, *self._held(event, generated, "".join(pieces))]
         except EngineError as error:
             end = StreamEnd(error.why or error.what)
         except Exception as error:  # an answer that is no event of this server's
             end = StreamEnd(one_line(error))
         sink(end)
 
-    def _finish(self, event: dict[str, Any], prompt: list[int], n_added: int, generated: list[int]) -> None:
-        n_generated, timings = int(event.get("tokens_predicted", len(generated))), event.get("timings") or {}
-        self._ids = [*prompt, *generated]
+    def _finish(self, event: dict[str, Any], n_added: int) -> None:
+        timings = event.get("timings") or {}
         prefill, decode = timings.get("prompt_per_second"), timings.get("predicted_per_second")
-        self._counts = Counts(n_added, n_generated, prefill or None, decode or None)
+        self._counts = Counts(n_added, int(event["tokens_predicted"]), prefill or None, decode or None)
+
+    def _held(self, event: dict[str, Any], told: list[int], text: str) -> list[int]:
+        """Tokens of the answer, its stop token included. The server tells none that left a character unfinished, and not which
+        stop token it was: then the text is tokenized again, and the stop token is the one the template puts there. If the cache
+        holds something else after all, the server finds that and prefills from there on."""
+        has_stopped = event.get("stop_type") == "eos"
+        is_whole = len(told) == self._counts.n_generated_tokens - has_stopped
+        ids = told if is_whole else self._engine.tokenize(text)
+        return [*ids, *self._engine.turn_end()] if has_stopped else ids
 
     def cancel(self) -> None:
         if (events := self._events) is not None:

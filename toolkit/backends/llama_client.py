@@ -82,7 +82,7 @@ class LlamaEvents:
         self.is_cancelled = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """JSON objects, until the server ends the answer or it is cancelled.
+        """JSON objects, the last of which has a true `stop` unless the answer is cancelled.
 
         Raises:
             EngineError: The server refused the request, failed, or is gone.
@@ -99,7 +99,12 @@ class LlamaEvents:
                 raise EngineError(
                     "llama.cpp refused the prompt", why=error_of(response.read()), fix="shorten it, or use a larger --context"
                 )
-            yield from self._objects(response)
+            has_stopped = False
+            for event in self._objects(response):
+                has_stopped = bool(event.get("stop"))
+                yield event
+            if not has_stopped and not self.is_cancelled:  # the end of a cut connection looks like that of an answer
+                raise _gone(EOFError("the connection ended in the middle of an answer"))
         except (OSError, http.client.HTTPException, ValueError) as error:
             if not self.is_cancelled:
                 raise _gone(error) from error
@@ -132,8 +137,8 @@ def error_of(data: bytes) -> str:
     text = data.decode("utf-8", errors="replace")
     with suppress(ValueError, TypeError, KeyError):
         found = json.loads(text)
-        found = found.get("error", found)
-        text = str(found["message"])
+        inner = found["error"] if isinstance(found, dict) and "error" in found else found
+        text = str(inner["message"])
     return " ".join(text.split())[:300] or "it gave no reason"
 
 

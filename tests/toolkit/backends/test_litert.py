@@ -39,7 +39,7 @@ def test_without_the_package_the_error_names_the_extra(bundle: Bundle, monkeypat
 
 
 def test_a_library_that_does_not_load_here_says_why(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    litert_lm = pytest.importorskip("litert_lm")
+    litert_lm = pytest.importorskip("litert_lm", reason="pip install 'ondevice-toolkit[litert]'")
 
     def refuse(severity: Any) -> None:
         raise OSError("cannot allocate memory in static TLS block")
@@ -111,7 +111,7 @@ class FakeLibrary:
 
 
 def streamed(*chunks: tuple[bytes | None, bytes | None, bool]) -> list[StreamEvent]:
-    pytest.importorskip("litert_lm")
+    pytest.importorskip("litert_lm", reason="pip install 'ondevice-toolkit[litert]'")
     from toolkit.backends.litert_stream import LiteRtStream
 
     library, events = FakeLibrary(list(chunks)), []
@@ -141,7 +141,7 @@ def test_the_engines_error_ends_the_stream() -> None:
 
 
 def test_a_refused_prompt_leaves_no_buffer_behind() -> None:
-    pytest.importorskip("litert_lm")
+    pytest.importorskip("litert_lm", reason="pip install 'ondevice-toolkit[litert]'")
     from toolkit.backends.litert_stream import LiteRtStream
 
     library = FakeLibrary([])
