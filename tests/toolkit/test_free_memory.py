@@ -69,7 +69,7 @@ def test_a_limit_on_address_space_is_told_apart_because_mapped_files_count_in_it
 
 
 def test_this_process_sees_its_own_address_space_limit() -> None:
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource", reason="limits of a process are POSIX")
     old = resource.getrlimit(resource.RLIMIT_AS)
     if not Path("/proc/self/limits").exists() or old[0] != resource.RLIM_INFINITY:
         pytest.skip("needs Linux without a limit")

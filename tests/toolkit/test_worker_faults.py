@@ -127,7 +127,7 @@ def test_a_dead_process_that_will_not_go_leaves_nobody_waiting(monkeypatch: pyte
 
 
 def test_descriptors_beyond_a_thousand_are_watched_too(started: Callable[[str], Worker]) -> None:
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource", reason="limits of a process are POSIX")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1400
     if hard != resource.RLIM_INFINITY and hard < wanted:

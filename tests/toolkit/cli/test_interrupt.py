@@ -86,7 +86,7 @@ Interruptible().run(work)
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_load_that_is_ended_from_outside_is_no_failure_of_the_plan(name: str, own_folders: Path) -> None:
-    pytest.importorskip("fcntl")
+    pytest.importorskip("fcntl", reason="notes need locks that end with their process")
     number = getattr(signal, name)
     process = subprocess.Popen([sys.executable, "-c", _ENDED_WHILE_LOADING], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "loading\n"
