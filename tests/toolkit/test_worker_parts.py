@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from tests.toolkit.machine_root import V1_MOUNTS, V2_MOUNT, machine_root, own_groups
 from toolkit.backends.base import Counts, Message, Sampling, StreamEnd
+from toolkit.errors import EngineError
 from toolkit.free_memory import FreeMemory
 from toolkit.worker_death import CrashCause, OomCounters, explain_exit, raised, read_oom_counters
 from toolkit.worker_frames import MAX_FRAME_BYTES, FrameError, FrameReader, pack_frame
+from toolkit.worker_main import Worker
 from toolkit.worker_values import Handle, TransferError, decode, encode
 from toolkit.worker_watch import MemoryWatch, Watch, WorkerLimits
 
@@ -73,6 +76,19 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 def test_values_survive_the_way(value: Any) -> None:
     [message] = FrameReader().feed(pack_frame({"value": encode(value)}))
     assert decode(message["value"]) == value
+
+
+def test_a_result_too_long_to_send_is_told_and_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.worker_frames.MAX_FRAME_BYTES", 300)
+    reader, writer = os.pipe()
+    try:
+        Worker(reader, writer)._reply(7, {"value": "x" * 1000})
+        [message] = FrameReader().feed(os.read(reader, 4096))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    error = raised(message["error"], "bundle")
+    assert message["reply"] == 7 and isinstance(error, EngineError) and len(str(error).splitlines()) == 3
 
 
 def test_an_object_stays_there_and_is_described() -> None:
