@@ -15,7 +15,7 @@ from tests.converters.small_model import RandomTensors, small_checkpoint
 from toolkit.errors import BudgetError, UsageError
 
 INT8 = load_recipe("int8")
-GPTQ_PEAK_BYTES = 4_750_000_000  # of Gemma 3 270M, whose memory goes to its table
+GPTQ_PEAK_BYTES = 5_370_000_000  # of Gemma 3 270M, whose memory goes to its table: 4.82e9 in the child, 0.55e9 beside it
 
 
 @pytest.mark.parametrize(("context_length", "prefill_lengths"), [(127, (16,)), (32, (16,))])
