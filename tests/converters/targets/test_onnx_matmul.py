@@ -83,8 +83,8 @@ def test_a_product_is_that_of_the_dequantized_matrix(form: str, activations: Act
     wanted = x @ codes.dequantized().T
     assert relative_error(wanted, product) < tolerance
     assert np.array_equal(product, again), "the second matrix of an input shares its sums of groups"
-    wrong = x @ replace(codes, scales=codes.scales * np.float32(1.1)).dequantized().T
-    assert relative_error(wrong, product) > 2 * tolerance or activations is Activations.INT8_DYNAMIC
+    wrong = x @ replace(codes, scales=codes.scales * np.float32(1.5)).dequantized().T
+    assert relative_error(wrong, product) > 2 * tolerance
     if activations is Activations.INT8_DYNAMIC:
         assert relative_error(wanted, product) > 1e-6, "activations were not quantized"
 
