@@ -87,7 +87,7 @@ def test_kept_matrices_are_not_touched_and_neither_are_their_channels(tmp_path: 
     model = tiny_model("llama-tied", **SIZES)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     found = calibration_of(model, tmp_path, rules_of(model, method="fixed")).run(torch.tensor(WINDOWS), 0)
-    assert set(found.codes) == {EMBEDDING} and set(found.scales) <= {"model.norm.weight"}
+    assert set(found.codes) == {EMBEDDING} and set(found.scales) == {"model.norm.weight"}
     changed = [name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])]
     assert changed == [EMBEDDING]
 
@@ -104,7 +104,8 @@ def test_the_sensitive_are_promoted_within_the_budget(tmp_path: Path) -> None:
 def test_promotion_spends_each_bit_where_it_saves_most() -> None:
     estimates, costs = {"a": 1.0, "b": 0.9, "c": 0.5}, {"a": 100, "b": 10, "c": 10}
     assert promoted(estimates, costs, 20) == ("b", "c")
-    assert promoted(estimates, costs, 115) == ("b", "a") or promoted(estimates, costs, 115) == ("b", "c")
+    assert promoted(estimates, costs, 115) == ("b", "c"), "a saves more, but least a bit; it does not fit in what they leave"
+    assert promoted(estimates, costs, 120) == ("b", "c", "a")
     assert promoted(estimates, costs, 9) == ()
 
 
