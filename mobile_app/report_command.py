@@ -14,7 +14,7 @@ from mobile_app.messages import refusal
 from mobile_app.report.build import build_report
 from mobile_app.report.document import Note, Source
 from mobile_app.report.labels import clock
-from mobile_app.report.publish import check_folder, publish, report_files
+from mobile_app.report.publish import another_report, check_folder, publish, published, report_files
 from mobile_app.report.template import load_template
 from mobile_app.transcript import NoteTranscript, read_transcript
 from toolkit.cache import sha256_file
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, *, user: str) -> int:
     given = Path(args.note or args.transcript)
     folder = Path(args.out) if args.out is not None else Path(f"{given.stem}-report")
     with _made(folder):
-        transcript, source = _from_transcript(args, given) if args.transcript is not None else _from_sound(args, given, user)
+        transcript, source = _from_transcript(args, given) if args.transcript is not None else _from_sound(args, given, folder, user)
         if not any(char.isalnum() for char in transcript.text):
             raise refusal(FormatError, "empty_transcript", user, name=source.name)
         if (n_characters := len(transcript.text)) > MAX_CHARACTERS:
@@ -84,15 +84,32 @@ def _from_transcript(args: argparse.Namespace, given: Path) -> tuple[NoteTranscr
     return transcript, Source(given.name if args.note else path.name, sha256_file(path))
 
 
-def _from_sound(args: argparse.Namespace, path: Path, user: str) -> tuple[NoteTranscript, Source]:
+def _from_sound(args: argparse.Namespace, path: Path, folder: Path, user: str) -> tuple[NoteTranscript, Source]:
     from mobile_app.recording import open_recording
     from mobile_app.transcriber import find_bundle, transcribe_recording
 
     recording = open_recording(path, user)
     place = find_bundle(args.bundle, args.language or user, user=user)
-    on_segment = _show
-    transcript = transcribe_recording(recording, place, name=path.name, language=args.language, user=user, on_segment=on_segment)
-    return transcript, Source(path.name, sha256_file(path), place.name, recording.is_truncated)
+    source = Source(path.name, sha256_file(path), place.name, recording.is_truncated)
+    if not args.force and (known := _known_transcript(folder, source, args.language)) is not None:
+        return known, source
+    return transcribe_recording(recording, place, name=path.name, language=args.language, user=user, on_segment=_show), source
+
+
+def _known_transcript(folder: Path, source: Source, language: str | None) -> NoteTranscript | None:
+    """The transcript of this very recording by this model, if the folder's report has it: minutes of work not done twice.
+
+    Raises:
+        UsageError: The folder's report is of another recording: said before the work, not after.
+    """
+    document = published(folder)
+    if document is None:
+        return None
+    made_from = document.get("source")
+    if not isinstance(made_from, dict) or made_from.get("sha256") != source.sha256:
+        raise another_report(folder, "it is of another recording")
+    is_same = made_from.get("speech_model") == source.speech_model and language in (None, document.get("language"))
+    return read_transcript(folder / "transcript.json", language=language) if is_same else None
 
 
 def _show(segment: Segment) -> None:

@@ -160,7 +160,8 @@ def english_dates(folded: str, recorded_on: date | None) -> list[Fact]:
         for pattern, reader in rules:
             for match in pattern.finditer(folded):
                 lead = _LEADING.match(match.group())
-                span = Span(match.start() + (lead.end() if lead else 0), match.end())
+                is_full_stop = match.group().endswith(".") and match.group().count(".") == 1 and kind is FactKind.TIME
+                span = Span(match.start() + (lead.end() if lead else 0), match.end() - is_full_stop)
                 normal = reader(match, recorded_on)
                 if normal is not None and taken.add(span):
                     found.append(Fact(kind, span, folded[span.start : span.end], normal=normal))

@@ -20,6 +20,7 @@ from mobile_app.report.document import Note, as_json
 from mobile_app.report.html import write_html
 from mobile_app.report.markdown import write_markdown
 from toolkit.errors import BudgetError, ToolkitError, UsageError
+from toolkit.json_depth import check_json_depth
 
 REPORT = "report.json"
 FILES = ("transcript.json", "report.md", "report.html")
@@ -55,16 +56,29 @@ def publish(folder: Path, note: Note, *, force: bool = False) -> bool:
     if is_there(folder, files):
         return False
     if (folder / REPORT).exists() and not force:
-        raise UsageError(
-            f"{folder} holds another report",
-            why="its recording, transcript, template or options are not these",
-            fix="give another folder to --out, or replace it with --force",
-        )
+        raise another_report(folder, "its recording, transcript, template or options are not these")
     try:
         _replace(folder, files)
     except OSError as error:
         raise _unwritable(folder, error) from error
     return True
+
+
+def another_report(folder: Path, why: str) -> UsageError:
+    """The refusal to replace a report without being told to."""
+    return UsageError(f"{folder} holds another report", why=why, fix="give another folder to --out, or replace it with --force")
+
+
+def published(folder: Path) -> dict[str, Any] | None:
+    """What a folder's `report.json` says, if the files it names are whole; else None."""
+    try:
+        raw = (folder / REPORT).read_text("utf-8")
+        check_json_depth(raw)
+        document = json.loads(raw)
+        hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and document.get("files") == hashes else None
 
 
 def check_folder(folder: Path) -> None:
