@@ -43,7 +43,7 @@ def test_floats_through_a_checkpoint_are_exact(smollm2_gguf: Path, tmp_path: Pat
 
 
 def test_llama_cpp_agrees_on_tokenizer_and_template_and_answers(smollm2_gguf: Path, tmp_path: Path) -> None:
-    xllamacpp = pytest.importorskip("xllamacpp")
+    xllamacpp = pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     source = read_checkpoint(smollm2_gguf)
     GgufTarget().check(source, [load_recipe("fp16")], ConvertOptions())
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -34,14 +34,14 @@ def test_read_back_in_pytorch_a_float_file_is_the_checkpoint(tmp_path: Path, own
 
 
 def test_both_ways_see_the_same_quantized_model(model_path: Path, own_folders: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     here, there = (np.concatenate(list(scorer(model_path).score(TOKEN_IDS))) for scorer in (ReadBackScorer, LlamaCppScorer))
     assert 0 < np.abs(here - there).max() < 0.15  # llama.cpp's activations have 8 bits
     assert np.mean(here.argmax(-1) == there.argmax(-1)) > 0.7
 
 
 def test_greedy_generation_in_llama_cpp_is_one_decode_a_token(model_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     scorer = LlamaCppScorer(model_path)
     answer: list[int] = []
     for _ in range(5):
@@ -51,13 +51,13 @@ def test_greedy_generation_in_llama_cpp_is_one_decode_a_token(model_path: Path) 
 
 
 def test_a_window_longer_than_the_cache_is_refused(model_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     with pytest.raises(ValueError, match="window of 1025 tokens, cache of 1024"):
         list(LlamaCppScorer(model_path).score([0] * 1025))
 
 
 def test_llama_cpps_own_reason_is_passed_on(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     tensor = PlannedTensor("token_embd.weight", TYPES["F32"], (4, 8), 128, lambda: iter([bytes(128)]))
     write_gguf(tmp_path / "broken.gguf", {"general.architecture": "llama"}, [tensor])
     with pytest.raises(EngineError, match="llama.cpp refuses broken.gguf\n  why: .*error loading"):
@@ -73,7 +73,7 @@ def test_another_build_is_not_called(monkeypatch: pytest.MonkeyPatch, model_path
 
 
 def test_structures_laid_out_differently_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason="pip install 'ondevice-toolkit[gguf]'")
     shifted = [("moved", llama_cpp._INT), *llama_cpp._ContextParams._fields_]
     moved = type("Moved", (llama_cpp.ctypes.Structure,), {"_fields_": shifted})
     monkeypatch.setitem(llama_cpp._SIGNATURES, "llama_context_default_params", (moved, []))

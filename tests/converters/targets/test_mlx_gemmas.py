@@ -15,15 +15,14 @@ from converters.checkpoint import Checkpoint
 from converters.quantize.affine import quantize_affine
 from converters.read import read_checkpoint
 from converters.recipe import load_recipe
-from converters.targets import mlx_gemmas, mlx_storage
+from converters.targets import mlx_gemmas, mlx_run, mlx_storage
 from converters.targets.base import ConvertOptions, Workshop
 from converters.targets.mlx import MlxTarget
 from tests.converters.tiny_checkpoints import VOCAB, save_hf
 from tests.converters.tiny_gemmas import CONFIGS, tiny_gemma
 from toolkit.errors import UnsupportedModelError
 
-mlx_run = pytest.importorskip("converters.targets.mlx_run")
-pytest.importorskip("mlx_lm")
+pytest.importorskip("mlx_lm", reason="pip install 'ondevice-toolkit[mlx]'")
 
 TOKEN_IDS = [(7 * i * i + 3 * i) % VOCAB for i in range(150)]  # longer than a chunk and than any sliding window
 TOLERANCE = 1e-3
