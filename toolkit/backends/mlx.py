@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import platform
 from collections.abc import Sequence
 from importlib import metadata
@@ -17,7 +18,9 @@ from toolkit.limits import check_context_length, check_threads
 if TYPE_CHECKING:
     from toolkit.bundle import Bundle
 
+_LOG = logging.getLogger(__name__)
 _DISTRIBUTION = "mlx-lm"
+_GPU_CHUNK, _CPU_CHUNK = 512, 8  # packed weights on a CPU take about a second a token, and a cancelled prompt waits for its chunk
 
 
 def _import_engine() -> Any:
@@ -59,8 +62,9 @@ class MlxBackend:
         mx = _import_engine()
         from mlx_lm.utils import load_model, load_tokenizer
 
-        if mx.default_device() == mx.Device(mx.cpu):
-            mx.disable_compile()  # on a CPU it calls a C++ compiler, which a user's machine need not have
+        is_cpu = mx.default_device() == mx.Device(mx.cpu)
+        if is_cpu:
+            mx.disable_compile()  # there it calls a C++ compiler, which a user's machine need not have
         folder = bundle.entry_path.parent
         try:
             model, config = load_model(folder)
@@ -69,10 +73,12 @@ class MlxBackend:
             raise EngineError(
                 f"mlx_lm cannot open {bundle.name}", why=one_line(error), fix=f"see what it is: toolkit verify {bundle.path}"
             ) from error
+        if is_cpu and "quantization" in config:
+            _LOG.warning("mlx has no GPU here: it reads the packed weights of %s about a token a second", bundle.name)
         return TokenEngine(
             "mlx",
             text,
-            lambda: MlxSequence(mx, model),
+            lambda: MlxSequence(mx, model, chunk=_CPU_CHUNK if is_cpu else _GPU_CHUNK),
             context_length=context_length,
             stop_ids=bundle.manifest.stop_token_ids,
             n_vocab=int(config["vocab_size"]),
@@ -82,10 +88,10 @@ class MlxBackend:
 class MlxSequence:
     """See `toolkit.backends.token_loop.TokenModel`: mlx_lm's prompt cache, which grows with its content."""
 
-    def __init__(self, mx: Any, model: Any, cache: Any = None) -> None:
+    def __init__(self, mx: Any, model: Any, cache: Any = None, *, chunk: int) -> None:
         from mlx_lm.models.cache import make_prompt_cache
 
-        self._mx, self._model = mx, model
+        self._mx, self._model, self.chunk = mx, model, chunk
         self._cache: Any = cache if cache is not None else make_prompt_cache(model)
         self._logits: Any = None
 
@@ -107,7 +113,7 @@ class MlxSequence:
         trim_prompt_cache(self._cache, self._cache[0].offset - n_tokens)
 
     def clone(self) -> MlxSequence:
-        other = MlxSequence(self._mx, self._model, copy.deepcopy(self._cache))
+        other = MlxSequence(self._mx, self._model, copy.deepcopy(self._cache), chunk=self.chunk)
         other._logits = self._logits
         return other
 

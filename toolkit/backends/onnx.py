@@ -139,6 +139,8 @@ class OnnxText:
 class OnnxSequence:
     """See `toolkit.backends.token_loop.TokenModel`: a generator that never chooses a token itself."""
 
+    chunk = 128  # as the converter measures bundles: activations of 8 bits are rounded by what is computed together
+
     def __init__(self, genai: Any, model: Any, context_length: int) -> None:
         parameters = genai.GeneratorParams(model)
         parameters.set_search_options(max_length=context_length, do_sample=False)

@@ -161,6 +161,8 @@ def dequantized(torch: Any, packed: Any, scales: Any, biases: Any, form: tuple[i
 class TorchSequence:
     """See `toolkit.backends.token_loop.TokenModel`: transformers' own cache."""
 
+    chunk = 128
+
     def __init__(self, torch: Any, model: Any, cache: Any = None) -> None:
         self._torch, self._model, self._cache = torch, model, cache
         self._logits: Any = None
@@ -168,8 +170,8 @@ class TorchSequence:
     def feed(self, token_ids: Sequence[int]) -> None:
         with self._torch.inference_mode():
             ids = self._torch.tensor([list(token_ids)])
-            out = self._model(input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
-        self._cache, self._logits = out.past_key_values, out.logits[0, -1]
+            out = self._model(input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=1)
+        self._cache, self._logits = out.cache, out.logits[0, -1]
 
     def logits(self) -> Any:
         return self._logits.float().numpy()

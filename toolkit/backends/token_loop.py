@@ -16,14 +16,16 @@ from toolkit.backends.incremental_text import IncrementalText
 from toolkit.backends.sampler import Sampler
 from toolkit.errors import EngineError
 
-# Tokens of a prompt taken at once: what the converter measures bundles with, and what a cancelled prefill takes at most.
-CHUNK = 128
 _N_BEFORE = 6  # tokens of the prompt that the answer's text is decoded after
 
 
 class TokenModel(Protocol):
     """One KV cache. Used by one thread at a time. May also have `rewind(n_tokens)`, which keeps the first tokens only, and
     `clone()`, which returns another with the same content; both raise ValueError where this very cache cannot do it."""
+
+    @property
+    def chunk(self) -> int:
+        """Tokens it takes at once: a prompt is fed in such pieces, and a cancelled one ends after the piece that runs."""
 
     def feed(self, token_ids: Sequence[int]) -> None:
         """Put tokens after what the cache holds."""
@@ -169,10 +171,10 @@ class TokenSession:
     def _answer(self, prompt: list[int], n_prompt: int, sink: Sink) -> None:
         started = time.perf_counter()
         self._counts = Counts(n_prompt, 0, None, None)
-        for begin in range(0, len(prompt), CHUNK):
+        for begin in range(0, len(prompt), self._model.chunk):
             if self._is_cancelled.is_set():
                 return
-            self._feed(prompt[begin : begin + CHUNK])
+            self._feed(prompt[begin : begin + self._model.chunk])
         prefill_s = time.perf_counter() - started
         text, n_generated = IncrementalText(self._engine.text.decode, prompt[-_N_BEFORE:]), 0
         started = time.perf_counter()
