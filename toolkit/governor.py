@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.governor_policy import GovernorPolicy, load_policy
@@ -45,6 +45,23 @@ class GovernorEvent:
         return {"unix_s": round(self.unix_s, 3), "was": self.was.value, "state": self.state.value, "why": self.why}
 
 
+@dataclass(frozen=True)
+class _Demand:
+    """What the rows that hold ask for, and the figures that do."""
+
+    state: GovernorState
+    duty_share: float
+    why: str = ""
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The larger the worse."""
+        return self.state.severity, -self.duty_share
+
+
+_NOTHING = _Demand(GovernorState.FULL, 1.0)
+
+
 class Governor:
     """Reads the device at most once a second, when it is asked, and has no thread of its own.
 
@@ -74,8 +91,8 @@ class Governor:
         self._clock, self._wall_clock = clock, wall_clock
         self._reading_turn, self._lock = threading.Lock(), threading.Lock()
         self._read_at: float | None = None
+        self._demand = self._worst_meanwhile = _NOTHING
         self._better_since: float | None = None
-        self._worst_meanwhile = GovernorState.FULL
         self._held = [False] * len(self.policy.rows)
         self._excused: set[int] = set()
         self._events: deque[GovernorEvent] = deque(maxlen=_MOST_EVENTS)
@@ -98,7 +115,7 @@ class Governor:
     @property
     def actions(self) -> Actions:
         """What the state means."""
-        return self.policy.actions(self.state)
+        return self.policy.actions(self.state, self._demand.duty_share if self.state is GovernorState.ECONOMY else None)
 
     @property
     def events(self) -> tuple[GovernorEvent, ...]:
@@ -118,46 +135,49 @@ class Governor:
             self._excused |= {index for index, _ in rows}
             why = "; ".join(row.describe(self.reading) for _, row in rows)
             if self.state is GovernorState.STOP:
-                demanded, _ = self._demanded(self.reading)
-                self._change(demanded, f"forced: {why}", self._clock())
+                self._change(self._demanded(self.reading), f"forced: {why}", self._clock())
         return why
 
     def _observe(self, reading: Reading, now: float) -> None:
         gap_s = 0.0 if self._read_at is None else now - self._read_at
         self._read_at, self.reading = now, reading
-        demanded, why = self._demanded(reading)
-        if demanded.severity > self.state.severity:
-            self._change(demanded, why, now)
-        elif demanded is self.state:
-            self._better_since, self.why = None, why
+        demand = self._demanded(reading)
+        if demand.rank > self._demand.rank:
+            self._change(demand, demand.why, now)
+        elif demand.rank == self._demand.rank:
+            self._better_since, self._demand, self.why = None, demand, demand.why
         else:
-            self._wait_for_better(demanded, now, gap_s)
+            self._wait_for_better(demand, now, gap_s)
 
-    def _demanded(self, reading: Reading) -> tuple[GovernorState, str]:
-        """The worst level of all rows that hold. A row whose figures are unknown does not, but keeps its margin for when they return."""
-        worst, why = GovernorState.FULL, ""
+    def _demanded(self, reading: Reading) -> _Demand:
+        """The worst of all rows that hold. A row whose figures are unknown does not, but keeps its margin for when they return."""
+        worst = _NOTHING
         for index, row in enumerate(self.policy.rows):
             if (verdict := row.holds(reading, was_held=self._held[index])) is None:
                 continue
             self._held[index] = verdict
-            if verdict and index not in self._excused and row.level.severity > worst.severity:
-                worst, why = row.level, row.describe(reading)
-        return worst, why
+            demand = _Demand(row.level, self.policy.duty_share(row))
+            if verdict and index not in self._excused and demand.rank > worst.rank:
+                worst = replace(demand, why=row.describe(reading))
+        return worst
 
-    def _wait_for_better(self, demanded: GovernorState, now: float, gap_s: float) -> None:
+    def _wait_for_better(self, demand: _Demand, now: float, gap_s: float) -> None:
         """A gap in the readings longer than `settle_s` counts as having waited: nobody asked, so nothing ran."""
         if self._better_since is None:
-            self._better_since, self._worst_meanwhile = now, demanded
-        if demanded.severity > self._worst_meanwhile.severity:
-            self._worst_meanwhile = demanded
+            self._better_since, self._worst_meanwhile = now, demand
+        if demand.rank > self._worst_meanwhile.rank:
+            self._worst_meanwhile = demand
         if now - self._better_since >= self.policy.settle_s:
             self._change(self._worst_meanwhile, f"over: {self.why}", now)
         elif gap_s >= self.policy.settle_s:
-            self._change(demanded, f"over: {self.why}", now)
+            self._change(demand, f"over: {self.why}", now)
 
-    def _change(self, state: GovernorState, why: str, now: float) -> None:
-        event = GovernorEvent(self._wall_clock(), now, self.state, state, why)
-        self._events.append(event)
-        self.n_events += 1
-        self.state, self.why, self._better_since = state, why.removeprefix("over: "), None
-        _LOG.info("governor: %s after %s (%s)", state.value, event.was.value, why)
+    def _change(self, demand: _Demand, why: str, now: float) -> None:
+        """A demand for another share of the time inside ECONOMY is obeyed by the same rules, and is no change of state."""
+        was, self._demand, self._better_since = self.state, demand, None
+        if demand.state is not was:
+            self._events.append(GovernorEvent(self._wall_clock(), now, was, demand.state, why))
+            self.n_events += 1
+            self.state = demand.state
+            _LOG.info("governor: %s after %s (%s)", self.state.value, was.value, why)
+        self.why = demand.why

@@ -46,9 +46,17 @@ class GovernorPolicy:
     settle_s: float
     economy: Actions
 
-    def actions(self, state: GovernorState) -> Actions:
-        """What a level means. PAUSE and STOP let nothing run; what they leave for an engine opened meanwhile is ECONOMY's."""
-        return Actions() if state is GovernorState.FULL else self.economy
+    def actions(self, state: GovernorState, duty_share: float | None = None) -> Actions:
+        """What a level means, with the share its rows ask for. PAUSE and STOP leave ECONOMY's for what is begun meanwhile."""
+        if state is GovernorState.FULL:
+            return Actions()
+        return self.economy if duty_share is None else replace(self.economy, duty_share=duty_share)
+
+    def duty_share(self, row: Row) -> float:
+        """Of the time, what a row leaves: nothing while it pauses."""
+        if row.level is not GovernorState.ECONOMY:
+            return 0.0
+        return self.economy.duty_share if row.duty_share is None else row.duty_share
 
     def within(self, budget: Budget) -> GovernorPolicy:
         """This table with a budget's own limits: its battery floor stops instead of the table's, its temperature pauses besides."""
@@ -132,7 +140,7 @@ class _Table:
 
     def _row(self, row: Mapping[str, Any], index: int, margins: Mapping[str, float]) -> Row:
         where = f"rows[{index}]"
-        self._refuse_unknown(row, ("level", *CONDITIONS, *_FLAGS), where)
+        self._refuse_unknown(row, ("level", "duty_share", *CONDITIONS, *_FLAGS), where)
         level = row.get("level")
         if level not in _LEVELS:
             raise self._error("level", where, f"{level!r} is no level", f"use one of {', '.join(_LEVELS)}")
@@ -146,7 +154,15 @@ class _Table:
             conditions.append(Condition(field, side, limit, margins.get(field, 0.0)))
         if not conditions and not any(flag in row for flag in _FLAGS):
             raise self._error("level", where, "the row has no condition", f"add one of {', '.join((*CONDITIONS, *_FLAGS))}")
-        return Row(GovernorState(level), tuple(conditions), **{flag: flag in row for flag in _FLAGS})
+        flags = {flag: flag in row for flag in _FLAGS}
+        return Row(GovernorState(level), tuple(conditions), duty_share=self._duty_share(row, level, where), **flags)
+
+    def _duty_share(self, row: Mapping[str, Any], level: str, where: str) -> float | None:
+        if "duty_share" not in row:
+            return None
+        if level != GovernorState.ECONOMY:
+            raise self._error("duty_share", where, f"{level} leaves the engine no time", "leave it out, or use level economy")
+        return self._number(row, "duty_share", where, 0.05, 1)
 
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self._table.get(name, {})

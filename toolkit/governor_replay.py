@@ -27,6 +27,7 @@ TIME = "time_s"
 _KINDS = {field.name: str(field.type).split(" ")[0] for field in fields(Reading)}
 _BOOLEANS = {"true": True, "false": False}
 _MOST_BYTES = 64 * 2**20
+_LONGEST_S = 7 * 86400.0  # it is replayed second by second
 _COLUMNS = f"use {TIME} and any of {', '.join(_KINDS)}"
 
 Trace = Sequence[tuple[float, Reading]]
@@ -51,7 +52,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 
 
 def _rows(name: str, lines: Any) -> Trace:
-    header = next(lines, [])
+    header: list[str] = next(lines, [])
     if TIME not in header or len(set(header)) != len(header) or (unknown := [column for column in header if column not in (TIME, *_KINDS)]):
         why = f"its columns are {', '.join(header) or 'missing'}" if TIME not in header or len(set(header)) != len(header) else ""
         raise FormatError(f"the first line of the trace {name} is wrong", why=why or f"{unknown[0]} is not known", fix=_COLUMNS)
@@ -66,9 +67,12 @@ def _rows(name: str, lines: Any) -> Trace:
             raise FormatError(
                 f"{where} is wrong", why=f"time_s {at_s:g} does not come after {rows[-1][0]:g}", fix="put rows in their order"
             )
-        rows.append((at_s, Reading(**{column: _value(text, column, where) for column, text in named.items() if text != ""})))
+        told: dict[str, Any] = {column: _value(text, column, where) for column, text in named.items() if text != ""}
+        rows.append((at_s, Reading(**told)))
     if not rows:
         raise FormatError(f"the trace {name} is empty", why="it has no row below its header", fix="add one")
+    if rows[-1][0] - rows[0][0] > _LONGEST_S:
+        raise FormatError(f"the trace {name} is too long", why=f"it spans more than {_LONGEST_S / 86400:g} days", fix="cut it into parts")
     return rows
 
 

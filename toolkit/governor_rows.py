@@ -89,12 +89,14 @@ class Row:
         conditions: All must hold.
         unplugged_only: Only while the device is known to run on its battery.
         low_power_mode: Only while the user asks for less use of power.
+        duty_share: Of an ECONOMY row: instead of the one of its level.
     """
 
     level: GovernorState
     conditions: tuple[Condition, ...] = ()
     unplugged_only: bool = False
     low_power_mode: bool = False
+    duty_share: float | None = None
 
     def holds(self, reading: Reading, *, was_held: bool) -> bool | None:
         """Whether all of it does; None when that depends on what the device does not tell."""

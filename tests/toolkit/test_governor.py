@@ -130,6 +130,17 @@ def test_actions_are_those_of_the_state(device: Device) -> None:
     assert governor.actions == POLICY.economy
 
 
+def test_a_row_may_have_its_own_share_and_the_least_counts_by_the_same_rules(device: Device) -> None:
+    gentle = Row(ECONOMY, (Condition("temperature_c", "at least", 30.0),), duty_share=0.9)
+    governor = device.governor(GovernorPolicy((gentle, *POLICY.rows), SETTLE_S, POLICY.economy))
+    shares = []
+    for temperature in [35.0, 45.0] + [35.0] * 11:
+        device.run(governor, [temperature])
+        shares.append(governor.actions.duty_share)
+    assert shares == [0.9] + [0.5] * 11 + [0.9]
+    assert len(governor.events) == 1  # it is economy all the time
+
+
 def test_a_reader_that_raises_leaves_the_state(device: Device) -> None:
     def broken() -> Reading:
         raise OSError("gone")

@@ -130,6 +130,8 @@ WRONG = [
     (ROW + 'level = "stop"\nbatery_below = 0.2\n', "line 7, rows[1].batery_below", "batery_below is not known there"),
     (ROW + 'level = "stop"\nthermal_status_at_least = 0\n', "line 7, rows[1].thermal_status_at_least", "0 is no number from 1 to 6"),
     (ROW + 'level = "stop"\nunplugged_only = false\n', "line 7, rows[1].unplugged_only", "False is not true"),
+    (ROW + 'level = "stop"\nlow_power_mode = true\nduty_share = 0.5\n', "line 8, rows[1].duty_share", "stop leaves the engine no time"),
+    (ROW + 'level = "economy"\nlow_power_mode = true\nduty_share = 2\n', "line 8, rows[1].duty_share", "2 is no number from 0.05 to 1"),
     ('settle_s = 5\nrows = [{level = "x"}]\n', "rows[0].level", "'x' is no level"),
 ]
 
