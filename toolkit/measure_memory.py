@@ -23,10 +23,11 @@ from toolkit.cache import CACHE_VARIABLE
 from toolkit.calibration import MemoryRun
 from toolkit.device.profile import probe_device
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
+from toolkit.helper_processes import status_bytes
 from toolkit.limits import usable_threads
 from toolkit.manifest import MANIFEST_NAME, FileRecord, Manifest
 from toolkit.manifest_reader import load_manifest
-from toolkit.target_support import why_not
+from toolkit.target_support import targets_for
 
 SHORT_CONTEXT, LONG_CONTEXT = 512, 2048
 ANSWER_TOKENS = 8
@@ -71,14 +72,17 @@ def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, thread
 
 
 def can_measure(manifest: Manifest) -> bool:
-    """Whether there is a way to: the system tells what a process takes (/proc), and a backend answers prompts with such a bundle."""
+    """Whether there is a way to: the system tells what a process takes (/proc), and a backend answers prompts with such a bundle.
+
+    MLX is measured on Apple's chips alone, which have no /proc: a CPU reads its packed weights a token a second, and holds other things.
+    """
     if not Path("/proc/self/status").exists() or manifest.spec.get("model_type") == _SPEECH_MODEL_TYPE:
         return False
     try:
         backend_for(manifest.target)
     except BackendUnavailableError:
         return False
-    return why_not(manifest.target, probe_device()) is None
+    return manifest.target in targets_for(probe_device())
 
 
 def _stand_in(files: Path, manifest: Manifest, folder: Path) -> Path:
@@ -153,9 +157,8 @@ def _fill(folder: Path, context_length: int, threads: int) -> dict[str, int]:
         with engine.plain_session() as session:
             for _ in session.send(_WORDS * n_words, max_tokens=ANSWER_TOKENS):
                 pass
-        status = Path(f"/proc/{native.worker.pid}/status").read_text(encoding="ascii", errors="replace")
-    sizes = {line.partition(":")[0]: line.split()[1] for line in status.splitlines() if line.endswith(" kB")}
-    return {field: 1024 * int(sizes[name]) for name, field in _FIELDS.items()}
+        sizes = status_bytes(native.worker.pid)
+    return {field: sizes[name] for name, field in _FIELDS.items()}
 
 
 def _main(folder: Path, lengths: Sequence[int], threads: int) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from toolkit.helper_processes import status_bytes
 
 if TYPE_CHECKING:
     from toolkit.answer import Answer
     from toolkit.engine import Engine
-
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,10 @@ def metrics_of(engine: Engine, answer: Answer) -> Metrics:
 def measure_peak_rss_bytes(pid: int | None = None) -> int | None:
     """Highest resident memory of a process (None: this one) since it began, or None where the system does not tell.
 
-    Linux and Android: VmHWM of /proc/self/status (`ru_maxrss` would start at the parent's peak). macOS: `ru_maxrss`.
+    Linux and Android: VmHWM of /proc/self/status (`ru_maxrss` would start at the parent's peak). macOS: `ru_maxrss`. The peaks of
+    programs that an engine has started are added: at most a little more than what was held at one time.
     """
-    if (size := _status_bytes("VmHWM", pid)) is not None:
+    if (size := status_bytes(pid).get("VmHWM")) is not None:
         return size
     if sys.platform == "win32" or pid is not None:
         return None
@@ -92,16 +92,5 @@ def measure_peak_rss_bytes(pid: int | None = None) -> int | None:
 
 
 def measure_rss_bytes(pid: int | None = None) -> int | None:
-    """Resident memory of a process (None: this one) now (VmRSS), or None where /proc is missing or it is gone."""
-    return _status_bytes("VmRSS", pid)
-
-
-def _status_bytes(field: str, pid: int | None) -> int | None:
-    try:
-        lines = (_PROC / ("self" if pid is None else str(pid)) / "status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return None
+    """Resident memory of a process (None: this one) and its engine's programs now, or None where /proc is missing or it is gone."""
+    return status_bytes(pid).get("VmRSS")

@@ -19,6 +19,7 @@ from typing import Any
 
 from toolkit.backends.base import StreamEnd
 from toolkit.errors import ToolkitError
+from toolkit.helper_processes import helpers_cpu_s
 from toolkit.metrics import measure_peak_rss_bytes, measure_rss_bytes
 from toolkit.worker_frames import FrameError, FrameReader, pack_frame
 from toolkit.worker_values import decode, encode
@@ -161,7 +162,7 @@ class Worker:
         while True:
             with self._running:
                 self._running.wait_for(lambda: self._n_running > 0)
-            self._send({"beat": time.process_time(), "rss": measure_rss_bytes()})
+            self._send({"beat": time.process_time() + helpers_cpu_s(), "rss": measure_rss_bytes()})
             time.sleep(BEAT_S)
 
     def _send(self, message: dict[str, Any]) -> None:

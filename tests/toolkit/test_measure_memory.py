@@ -50,6 +50,7 @@ def test_files_an_engine_refuses_are_named(tmp_path: Path) -> None:
 def test_speech_and_an_engine_that_is_not_installed_are_left_out(chat_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = load_manifest(chat_bundle)
     assert can_measure(manifest) and not can_measure(replace(manifest, spec={**manifest.spec, "model_type": "whisper"}))
+    assert not can_measure(replace(manifest, target="mlx")), "/proc is no Apple's, and elsewhere mlx is no measure of its bundles"
 
     def missing(*_: object, **__: object) -> None:
         raise BackendUnavailableError("the engine is not installed", fix="install it")

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from toolkit.backends.llama_client import LlamaClient
 from toolkit.backends.token_loop import one_line
 from toolkit.errors import BackendUnavailableError, EngineError, UsageError
+from toolkit.helper_processes import add_helper, remove_helper
 
 PROGRAM_VARIABLE = "LLAMA_SERVER"
 DISTRIBUTION = "xllamacpp"
@@ -154,11 +155,13 @@ class ServerProcess:
             started.set()
             return
         self._process = process
+        add_helper(process.pid)
         started.set()
         assert process.stderr is not None
         for line in process.stderr:
             self._log = [*self._log[-_TAIL_LINES:], line.decode("utf-8", errors="replace").strip()]
         process.wait()
+        remove_helper(process.pid)
         process.stderr.close()
         self._has_ended.set()
 
