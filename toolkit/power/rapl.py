@@ -16,7 +16,7 @@ _WHOLE, _PACKAGE = "psys", "package-"
 
 
 class RaplCounter:
-    """Joules since it was made; asked at least once a minute, which is sooner than any counter wraps around twice."""
+    """Joules since it was made. A difference is right if fewer than two wraps lie between: at 100 W a counter takes over half an hour."""
 
     def __init__(self, root: Path) -> None:
         """Choose the zones: the whole platform where it is counted, else all packages."""
