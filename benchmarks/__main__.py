@@ -49,6 +49,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("startup", quick=("--rounds", "5")),
+    Benchmark("governor_policy", quick=()),
     Benchmark("engine_overhead", (f"{SMOLLM2}-litert-int8",), quick=("--rounds", "2")),
     Benchmark("decode_speed", (f"{SMOLLM2}-litert-int8", f"{GEMMA}-litert-int8")),
     Benchmark("model_memory", (f"{GEMMA}-litert-int4-g32", f"{GEMMA}-litert-int8", f"{SMOLLM2}-litert-int8", f"{SMOLLM2}-litert-int4-g32")),
