@@ -19,9 +19,12 @@ SCRIPT = """
 set -e
 ip link set lo up
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
+export ONDEVICE_TOOLKIT_CACHE={temp}/cache-1
 {python} -m ray.scripts.scripts start --head --port {port} --node-ip-address 127.0.0.1 \\
   --include-dashboard false --temp-dir {temp} {start} >&2
+export ONDEVICE_TOOLKIT_CACHE={temp}/cache-2
 {python} -m ray.scripts.scripts start --address 127.0.0.1:{port} {start} >&2
+export ONDEVICE_TOOLKIT_CACHE={temp}/cache-of-the-caller
 {python} -m converters.cli --batch {jobs} --ray 127.0.0.1:{port} --json
 """
 
@@ -40,7 +43,8 @@ def test_jobs_run_on_two_nodes_and_end_in_one_result(tmp_path: Path, tmp_path_fa
     model = save_hf(tiny_model("llama-tied", hidden_size=64, max_position_embeddings=512), tmp_path / "tiny")
     jobs = tmp_path / "jobs.toml"
     job = f'[[job]]\nto = ["mlx"]\ncontext = 256\nno-verify = true\nout = "{tmp_path / "out"}"\n'
-    wanted = ((model, "fp32"), (tmp_path / "none", "fp32"), (model, "fp16"))
+    # Two that take a while first: a node has one CPU, so both nodes have one to do.
+    wanted = ((model, "fp32"), (model, "fp16"), (tmp_path / "none", "fp32"))
     jobs.write_text("".join(f'{job}source = "{source}"\nrecipe = ["{recipe}"]\n' for source, recipe in wanted))
     short = tmp_path_factory.mktemp("r")  # Ray's sockets lie there, and a socket's path may have 107 characters
     script = SCRIPT.format(python=sys.executable, port=PORT, temp=short, start=START, jobs=jobs)
@@ -51,6 +55,8 @@ def test_jobs_run_on_two_nodes_and_end_in_one_result(tmp_path: Path, tmp_path_fa
     assert sorted(bundle["name"] for bundle in result["bundles"]) == ["tiny-mlx-fp16", "tiny-mlx-fp32"]
     assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == ["tiny-mlx-fp16", "tiny-mlx-fp32"]
     assert done.returncode != 0 and "3 of 3 jobs" in done.stderr
+    worked = [(short / f"cache-{where}" / "convert").is_dir() for where in ("1", "2", "of-the-caller")]
+    assert worked == [True, True, False], "each node has a cache of its own, so a conversion shows where it ran"
 
 
 def test_an_address_where_nobody_answers_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
