@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolkit.budget import Budget
 from toolkit.governor_policy import GovernorPolicy, load_policy
 from toolkit.governor_rows import Actions, GovernorState
 from toolkit.power.reading import Reading
@@ -98,6 +99,11 @@ class Governor:
         self._events: deque[GovernorEvent] = deque(maxlen=_MOST_EVENTS)
         self.state, self.why, self.n_events = GovernorState.FULL, "", 0
         self.reading = Reading()
+
+    def within(self, budget: Budget) -> Governor:
+        """This one with a budget's limits besides: itself where it has none, else another that reads the same device."""
+        policy = self.policy.within(budget)
+        return self if policy == self.policy else Governor(policy, self._reader, clock=self._clock, wall_clock=self._wall_clock)
 
     def poll(self) -> GovernorState:
         """The state now; reads the device if a second has passed since the last time."""

@@ -7,7 +7,7 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,13 @@ class GovernorPolicy:
         rows: What asks for which level.
         settle_s: How long better has to last before it counts.
         economy: What ECONOMY means.
+        margins: Of rows that are added, by the field of `Reading`; those that are here have their own.
     """
 
     rows: tuple[Row, ...]
     settle_s: float
     economy: Actions
+    margins: Mapping[str, float] = field(default_factory=dict)
 
     def actions(self, state: GovernorState, duty_share: float | None = None) -> Actions:
         """What a level means, with the share its rows ask for. PAUSE and STOP leave ECONOMY's for what is begun meanwhile."""
@@ -63,21 +65,16 @@ class GovernorPolicy:
         rows = list(self.rows)
         if budget.battery_floor is not None:
             rows = [row for row in rows if not _stops_for_battery(row)]
-            margin = _margin(self.rows, "battery_share")
-            condition = Condition("battery_share", "below", budget.battery_floor, margin)
+            condition = Condition("battery_share", "below", budget.battery_floor, self.margins.get("battery_share", 0.0))
             rows.append(Row(GovernorState.STOP, (condition,), unplugged_only=True))
         if budget.max_temperature_c is not None:
-            margin = _margin(self.rows, "temperature_c")
+            margin = self.margins.get("temperature_c", 0.0)
             rows.append(Row(GovernorState.PAUSE, (Condition("temperature_c", "at least", budget.max_temperature_c, margin),)))
         return replace(self, rows=tuple(rows))
 
 
 def _stops_for_battery(row: Row) -> bool:
     return row.level is GovernorState.STOP and any(condition.field == "battery_share" for condition in row.conditions)
-
-
-def _margin(rows: Sequence[Row], field: str) -> float:
-    return max((one.margin for row in rows for one in row.conditions if one.field == field), default=0.0)
 
 
 def load_policy(path: str | os.PathLike[str] | None = None) -> GovernorPolicy:
@@ -116,7 +113,7 @@ class _Table:
         self._refuse_unknown(self._table, ("settle_s", "release", "economy", "rows"), "")
         margins = self._section("release")
         self._refuse_unknown(margins, _RANGES, "release")
-        checked = {field: self._number(margins, field, "release", 0, _RANGES[field][1]) for field in margins}
+        checked = {name: self._number(margins, name, "release", 0, _RANGES[name][1]) for name in margins}
         rows = self._table.get("rows")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._error("rows", "", "[[rows]] is missing or no list of tables", "write rows = [] for a governor that never acts")
@@ -124,6 +121,7 @@ class _Table:
             rows=tuple(self._row(row, index, checked) for index, row in enumerate(rows)),
             settle_s=self._number(self._table, "settle_s", "", 0, 3600),
             economy=self._economy(),
+            margins=checked,
         )
 
     def _economy(self) -> Actions:
@@ -149,9 +147,9 @@ class _Table:
                 raise self._error(flag, where, f"{row[flag]!r} is not true", f"leave {flag} out, or write true")
         conditions = []
         for key in (key for key in CONDITIONS if key in row):
-            field, side = CONDITIONS[key]
-            limit = self._number(row, key, where, *_RANGES[field])
-            conditions.append(Condition(field, side, limit, margins.get(field, 0.0)))
+            name, side = CONDITIONS[key]
+            limit = self._number(row, key, where, *_RANGES[name])
+            conditions.append(Condition(name, side, limit, margins.get(name, 0.0)))
         if not conditions and not any(flag in row for flag in _FLAGS):
             raise self._error("level", where, "the row has no condition", f"add one of {', '.join((*CONDITIONS, *_FLAGS))}")
         flags = {flag: flag in row for flag in _FLAGS}
@@ -185,9 +183,9 @@ class _Table:
                 raise self._error(key, where, f"{key} is not known there", fix)
 
     def _error(self, key: str, where: str, why: str, fix: str) -> UsageError:
-        field = f"{where}.{key}" if where else key
+        name = f"{where}.{key}" if where else key
         line = self._line_of(key, where)
-        place = f"line {line}, {field}" if line else field
+        place = f"line {line}, {name}" if line else name
         return UsageError(f"the governor's policy {self._name} is wrong at {place}", why=why, fix=fix)
 
     def _line_of(self, key: str, where: str) -> int | None:

@@ -114,10 +114,10 @@ class Pacer:
             self.held_s += time.monotonic() - began
 
     def _set_held(self, is_held: bool) -> None:
-        if is_held is not self._is_held:
-            self._is_held = is_held
-            self._held.hold(is_held)
-            self._changed.notify_all()
+        """Said each turn, not only when it changes: the engine may be another one since, loaded again."""
+        self._is_held = is_held
+        self._held.hold(is_held)
+        self._changed.notify_all()
 
     def _stop(self) -> None:
         self._held.interrupt_all(FinishReason.BUDGET)

@@ -26,7 +26,7 @@ POLICY = GovernorPolicy(ROWS, settle_s=0.0, economy=Actions(duty_share=0.4))
 
 
 class Engine:
-    """Records what it is told. `speed` lets the governor's seconds pass faster than real ones."""
+    """Records what changes. The governor's seconds pass faster than real ones."""
 
     def __init__(self) -> None:
         self.status, self.began = 0, time.monotonic()
@@ -40,8 +40,9 @@ class Engine:
         return 100 * (time.monotonic() - self.began)
 
     def hold(self, is_held: bool) -> None:
+        if is_held is not self.is_held:
+            self.holds.append(is_held)
         self.is_held = is_held
-        self.holds.append(is_held)
 
     def interrupt_all(self, reason: FinishReason) -> None:
         self.interrupted.append(reason)
