@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,11 @@ class NoteTranscript:
 
         Whole segments, because only their times were measured: whoever listens there hears every word of it.
         """
-        touched = [segment for segment in self.segments if segment.start < end and start < segment.end]
-        if not touched or touched[0].start_s is None or touched[-1].end_s is None:
+        first = bisect_right(self.segments, start, key=lambda segment: segment.end)
+        last = bisect_left(self.segments, end, key=lambda segment: segment.start) - 1
+        if first > last or self.segments[first].start_s is None or self.segments[last].end_s is None:
             return None, None
-        return touched[0].start_s, touched[-1].end_s
+        return self.segments[first].start_s, self.segments[last].end_s
 
     def as_json(self) -> dict[str, Any]:
         """The object written to `transcript.json`; evidence spans count its `text`'s characters."""

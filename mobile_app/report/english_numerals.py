@@ -112,7 +112,7 @@ def _numbers_of(folded: str, run: list[re.Match[str]], hundreds: bool) -> list[N
             continue
         else:
             value, end = _one_number(words, at, hundreds)
-        is_thing = words[at:end] == ["one"] and _PRONOUN_BEFORE.search(folded, 0, run[at].start())
+        is_thing = words[at:end] == ["one"] and _PRONOUN_BEFORE.search(folded[max(0, run[at].start() - 24) : run[at].start()])
         if not is_thing:
             found.append(Number(Span(run[at].start(), run[end - 1].end()), value, True))
         at = end
@@ -122,7 +122,7 @@ def _numbers_of(folded: str, run: list[re.Match[str]], hundreds: bool) -> list[N
 def _one_number(words: list[str], at: int, hundreds: bool) -> tuple[Decimal, int]:
     """The number that begins at a word, and the index of the word after it."""
     end = at
-    while end < len(words) and (ONES.get(words[end], 10) < 10 or words[end] == "oh"):
+    while end < len(words) and end - at <= MAX_DIGITS and (ONES.get(words[end], 10) < 10 or words[end] == "oh"):
         end += 1
     if 2 <= end - at <= MAX_DIGITS and not (end < len(words) and words[end] in SCALES):  # digit by digit: two zero three
         whole = int("".join(str(ONES.get(word, 0)) for word in words[at:end]))

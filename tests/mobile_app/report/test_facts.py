@@ -116,3 +116,12 @@ def test_facts_of_a_long_note_are_found_in_time_that_grows_with_it() -> None:
     n_sentences = 4000
     found = facts_of("Pump 3 reads 2.5 bar at 9 a.m. on Friday. " * n_sentences)
     assert len([fact for fact in found if fact.kind is FactKind.NUMBER]) == n_sentences
+
+
+_REPEATED = ["one ", "1 ", "1,", "point ", "一", "十", "no ", "ない", "five to ", "and a half ", "Aa ", "漢", ".", "1時"]
+
+
+@pytest.mark.parametrize("unit", _REPEATED)
+def test_a_long_note_that_says_one_thing_over_and_over_is_read_to_its_end(unit: str) -> None:
+    """A pattern or a loop that goes back to the start for every word would take hours here."""
+    facts_of(unit * (60_000 // len(unit)))

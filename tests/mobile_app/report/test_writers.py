@@ -5,6 +5,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mobile_app.report.document import as_json
 from mobile_app.report.html import write_html
@@ -63,6 +65,16 @@ def test_nothing_said_becomes_markup_of_the_page_and_nothing_is_fetched() -> Non
     assert all(link.startswith("#") for link in page.links)
     assert "default-src 'none'" in text
     assert HOSTILE in page.text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=60), min_size=1, max_size=6), st.sampled_from(["en", "ja"]))
+def test_whatever_was_said_every_file_is_sound_and_every_field_said(said: list[str], language: str) -> None:
+    note = note_of(*said, "Pump 3 leaks.", language=language)
+    page = Page(write_html(note))
+    assert {link.removeprefix("#") for link in page.links} <= page.ids
+    assert json.loads(json.dumps(as_json(note), allow_nan=False))["n_dropped"] == 0
+    assert write_markdown(note).encode("utf-8")
 
 
 def test_the_page_is_dark_in_a_dark_place() -> None:
