@@ -118,10 +118,10 @@ def _arithmetic(manifest: Manifest, engine: EngineMemory, context_length: int, k
     vocab_size, n_heads = whole(spec, "vocab_size") or 0, whole(spec, "n_heads") or 0
     chunk = min(prefill_chunk(manifest), context_length)
     activations = 4 * (engine.logit_rows * vocab_size + engine.score_buffers * n_heads * chunk * context_length)
-    weights = int(stored * engine.weights_factor)
+    weights = int(stored * engine.weights_factor(manifest.bits_per_weight))
     tokenizer = engine.tokenizer_bytes_per_token * vocab_size
     packing = _table_bytes(manifest, stored) if engine.packs_on_first_start else 0
-    mapped = engine.mapped_base_bytes + (weights if engine.maps_weights else 0)
+    mapped = engine.mapped_base_bytes + (stored if engine.maps_weights else 0)
     return MemoryEstimate(weights, kv, activations, tokenizer, engine.base_bytes, packing, mapped, None, is_calibrated=False)
 
 

@@ -93,6 +93,29 @@ def test_measurements_set_the_line_and_the_kv_cache_stays_arithmetic(context_len
     assert estimate.address_space_bytes is not None and estimate.address_space_bytes > estimate.peak_rss_bytes
 
 
+@pytest.mark.parametrize(
+    ("target", "bits", "stored", "peak"),
+    [
+        ("gguf", 5.0, 96_576_768, 193_585_152),
+        ("gguf", 8.5, 143_025_408, 239_964_160),
+        ("gguf", 4.5, 75_785_472, 248_463_360),
+        ("gguf", 16.0, 269_100_288, 366_804_992),
+        ("onnx", 5.0, 96_576_768, 319_238_144),
+        ("onnx", 8.5, 143_025_408, 343_351_296),
+        ("onnx", 4.5, 75_785_472, 270_897_152),
+        ("onnx", 16.0, 269_100_288, 842_133_504),
+        ("onnx", 32.0, 538_058_304, 715_403_264),
+    ],
+)
+def test_constants_of_engines_hold_for_what_smollm2_took_at_512_tokens(target: str, bits: float, stored: int, peak: int) -> None:
+    """Peaks of SmolLM2 135M in these recipes on x86-64, with onnxruntime-genai 0.18.0 and llama.cpp out of xllamacpp 2026.10.11549."""
+    spec = {"vocab_size": 49152, "hidden_size": 576, "n_heads": 9, "n_kv_heads": 3, "head_dim": 64, "layer_types": ["full"] * 30}
+    smollm2 = manifest(target, spec=spec, memory={"weights_bytes": stored}, bits_per_weight=bits)
+    assert estimate_memory(smollm2, context_length=512).peak_rss_bytes == pytest.approx(peak, rel=0.06)
+    wrong = manifest(target, spec=spec, memory={"weights_bytes": 2 * stored}, bits_per_weight=bits)
+    assert estimate_memory(wrong, context_length=512).peak_rss_bytes != pytest.approx(peak, rel=0.06), "weights twice as large must show"
+
+
 def test_a_window_bends_the_line_where_the_engine_keeps_one() -> None:
     mlx = manifest("mlx", memory=measured({256: 300 * MIB, 512: 310 * MIB}))
     straight = 310 * MIB + (2048 - 512) * 10 * MIB / 256
