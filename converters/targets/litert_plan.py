@@ -75,14 +75,16 @@ def refusal(rule: Rule, kind: TensorClass) -> str:
     return ""
 
 
-def form_of(rule: Rule, kind: TensorClass, stored_kind: str | None) -> Form:
+def form_of(rule: Rule, kind: TensorClass, stored_kind: str | None, rows: int) -> Form:
     """The form of one matrix: `blocks` where codes of 4 bits are chosen or kept, `int8` for everything else.
+
+    A table all of whose rows are among its first `int8_rows` is int8: there is no row left for blocks.
 
     Raises:
         ValueError: The source's codes are to be kept, but the source has floats.
     """
     if not rule.is_keep:
-        return "blocks" if rule.bits == 4 else "int8"
+        return "blocks" if rule.bits == 4 and (rule.int8_rows or 0) < rows else "int8"
     if stored_kind is None:
         raise ValueError("the source holds it in float, so there are no codes to keep")
     return "blocks" if kind is TensorClass.LINEAR and stored_kind in KEPT_EXACTLY else "int8"
@@ -97,7 +99,7 @@ def bits_of(checkpoint: Checkpoint, rule: Rule, name: str, shape: Sequence[int])
     kind = tensor_class(name, shape)
     assert kind is not None
     rows, columns = shape[0], math.prod(shape[1:])
-    if form_of(rule, kind, checkpoint.tensors.stored_kind(name)) == "int8":
+    if form_of(rule, kind, checkpoint.tensors.stored_kind(name), rows) == "int8":
         return rows * (columns * 8 + INT8_SCALE_BITS)
     group_size = rule.group_size or 32
     if columns % group_size:
@@ -105,7 +107,7 @@ def bits_of(checkpoint: Checkpoint, rule: Rule, name: str, shape: Sequence[int])
     n_groups = columns // group_size
     has_offsets = rule.is_keep or not rule.is_symmetric
     row = columns * 4 + n_groups * INT4_SCALE_BITS + (n_groups * 8 + INT8_SCALE_BITS if has_offsets else 0)
-    n_int8 = min(rule.int8_rows or 0, rows)
+    n_int8 = rule.int8_rows or 0
     return (rows - n_int8) * row + n_int8 * (columns * 8 + INT8_SCALE_BITS)
 
 
@@ -134,7 +136,7 @@ def matrix_rules(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, MatrixRule
         stored = checkpoint.tensors.stored_kind(name)
         if _keeps(rule, kind, stored):
             rules[name] = MatrixRule("fixed")
-        elif form_of(rule, kind, stored) == "int8":
+        elif form_of(rule, kind, stored, shape[0]) == "int8":
             rules[name] = MatrixRule("int8")
         else:
             assert rule.bits is not None and rule.group_size is not None
@@ -161,9 +163,9 @@ def write_plan(checkpoint: Checkpoint, recipe: Recipe, folder: Path, calibrated:
     tensors, planned = checkpoint.tensors, []
     blocks: dict[str, StoredBlocks] = {}
     arrays, vectors = _scaled(checkpoint, calibrated)
-    for name, _, rule, kind in _matrices(checkpoint, recipe):
+    for name, shape, rule, kind in _matrices(checkpoint, recipe):
         stored_kind = tensors.stored_kind(name)
-        form = form_of(rule, kind, stored_kind)
+        form = form_of(rule, kind, stored_kind, shape[0])
         if calibrated is not None and name in calibrated.promoted:
             form = "int8"
         elif calibrated is not None and name in calibrated.codes:
@@ -173,7 +175,8 @@ def write_plan(checkpoint: Checkpoint, recipe: Recipe, folder: Path, calibrated:
             assert stored is not None, f"{name} ({stored_kind}) has no codes"
             blocks[name] = stored
         is_scaled = any(f"{name}.{part}" in arrays for part in ("rows", "columns"))
-        planned.append(Planned(name, digest_of(tensors.blocks(name)), form, kind is TensorClass.EMBEDDING, rule.int8_rows or 0, is_scaled))
+        n_int8 = rule.int8_rows or 0 if form == "blocks" else 0
+        planned.append(Planned(name, digest_of(tensors.blocks(name)), form, kind is TensorClass.EMBEDDING, n_int8, is_scaled))
     PlanFolder(folder).write(planned, blocks, vectors=vectors, arrays=arrays)
 
 

@@ -13,10 +13,13 @@ from converters.child import run_in_child
 from converters.read import read_checkpoint
 from converters.recipe import RECIPES_DIR, Recipe, load_recipe
 from converters.rule import TensorClass
+from converters.targets.base import Workshop
+from converters.targets.litert import TARGET
 from converters.targets.litert_export import export_float
 from converters.targets.litert_file import stored_weights
 from converters.targets.litert_inject import written_matrices
 from converters.targets.litert_plan import check, is_planned, kept, promise, refusal, scales_channels, write_plan
+from converters.targets.litert_quantize import quantize_file, quantizer_recipe
 from converters.targets.litert_run import LiteRtGraph
 from tests.converters.tiny_checkpoints import VOCAB, tiny_model, write_gguf
 
@@ -129,3 +132,20 @@ def test_int8_scales_channels_for_gemma_and_for_nobody_else() -> None:
     assert scales_channels(int8, "gemma3_text") and scales_channels(int8, "gemma")
     assert not scales_channels(int8, "llama")
     assert not any(scales_channels(load_recipe(name), "gemma3_text") for name in ("fp16", "int4-g32", "int8-hadamard", "keep"))
+
+
+def test_codes_chosen_on_texts_are_written_and_answer_better_than_rounded_ones(q4_1: Checkpoint, lowered: Path, tmp_path: Path) -> None:
+    hf, stage, out = tmp_path / "hf", tmp_path / "stage", tmp_path / "out"
+    q4_1.write_hf(hf)
+    stage.mkdir()
+    out.mkdir()
+    workshop = Workshop(hf_dir=lambda: hf, run_stage=lambda asked: asked.build(stage))
+    recipe = load_recipe("int4-g32-gptq")
+    chosen = TARGET.quantize(q4_1, lowered, recipe, out, workshop)
+    assert stored_weights(chosen).bits / q4_1.spec.n_parameters == pytest.approx(promise(q4_1, recipe), rel=0.03)
+    rounded = tmp_path / "rounded.tflite"
+    rules = {str(kind): rule for kind, rule in load_recipe("int4-g32").rules.items()}
+    quantize_file(str(lowered), quantizer_recipe(rules), str(rounded))
+    token_ids = [(7 * i + 3) % VOCAB for i in range(100)]
+    wanted, got, plain = (np.concatenate(list(LiteRtGraph(path).score(token_ids))) for path in (lowered, chosen, rounded))
+    assert 0 < np.square(got - wanted).mean() < np.square(plain - wanted).mean()
