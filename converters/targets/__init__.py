@@ -22,6 +22,7 @@ SPEECH_MODEL_TYPE = "whisper"
 # targets that also take a speech model, each with a module of its own; the name of the target stays the same
 SPEECH_TARGETS: dict[str, str] = {
     "litert": "converters.targets.litert_whisper",
+    "onnx": "converters.targets.onnx_whisper",
 }
 
 

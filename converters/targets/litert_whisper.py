@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from converters.child import run_in_child
-from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass, tensor_class
+from converters.rule import Activations, Algorithm, Granularity, Rule, TensorClass
 from converters.targets.base import Assembled, ConvertOptions, Estimate, Scorer, Workshop
 from converters.targets.libraries import installed_versions
 from converters.targets.litert_plan import is_planned
 from converters.targets.litert_quantize import quantizer_entry
+from converters.targets.whisper_scorer import WhisperScorer, rule_for
 from toolkit.errors import ToolkitError, UsageError
 
 if TYPE_CHECKING:
-    from converters.divergence import Logits
     from converters.recipe import Recipe
     from converters.speech_checkpoint import SpeechCheckpoint
     from converters.whisper_spec import WhisperSpec
 
 ENTRY, TOKENIZER_NAME = "model.tflite", "tokenizer.json"
 TOOLS = ("torch", "litert-torch", "litert-converter", "ai-edge-quantizer", "ai-edge-litert")
-# Tables that are added, not multiplied: rounding them gains nothing and costs accuracy.
-FLOAT_TABLES = ("embed_positions.weight",)
 GROUP_SIZES = (32, 64, 128)
 # Peak RSS of the export of whisper-tiny.en, 1.3 GB, over its 151 MB of weights and the libraries.
 EXPORT_BASE_BYTES, EXPORT_BYTES_PER_WEIGHT_BYTE = 900 * 2**20, 3.0
@@ -148,42 +146,6 @@ class LiteRtWhisperTarget:
         from toolkit.speech.whisper_litert import WhisperLiteRt
 
         return WhisperScorer(WhisperLiteRt(model, spec, name=model.name))
-
-
-class WhisperScorer:
-    """A Whisper of ours as a `SpeechScorer`: any model that takes windows and steps."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def hear(self, samples: Sequence[float]) -> None:
-        """Take one window of sound."""
-        self.model.encode(samples)
-
-    def logits(self, token_ids: Sequence[int], n_prompt: int) -> Iterator[Logits]:
-        """One row a step, as a transcript is decoded."""
-        import numpy as np
-
-        vocab_size = self.model.dims.vocab_size
-        for position, token_id in enumerate(token_ids):
-            step = self.model.step(token_id, position)
-            if position >= n_prompt:
-                yield np.array(step.logits(0, vocab_size), np.float32)[None]
-
-    def greedy(self, language: str | None, max_tokens: int) -> tuple[int, ...]:
-        """Tokens of the runtime's own decoding loop, without timestamps."""
-        from toolkit.speech.whisper_decoding import DecodeOptions, decode_window
-
-        options = DecodeOptions(language=language, timestamps=False, max_tokens=max_tokens)
-        return decode_window(self.model, self.model.tokens, options).token_ids
-
-
-def rule_for(name: str, shape: Sequence[int], rules: Mapping[TensorClass, Rule]) -> Rule | None:
-    """The rule of one tensor; None for what stays in float: vectors, convolutions, position tables."""
-    kind = tensor_class(name, shape)
-    if kind is None or len(shape) != 2 or name.endswith(FLOAT_TABLES):
-        return None
-    return rules[kind]
 
 
 def graph_constants(spec: WhisperSpec) -> int:

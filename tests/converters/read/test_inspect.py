@@ -83,7 +83,7 @@ def test_damaged_and_unknown_sources_are_errors(tmp_path: Path) -> None:
 def test_a_ctranslate2_whisper_is_described_like_any_other_source(tmp_path: Path) -> None:
     facts = inspect_source(str(write_ctranslate2(tiny_whisper(), tmp_path / "tiny")))
     assert set(facts) == KEYS
-    assert (facts["format"], facts["model_type"], facts["targets"]) == ("ctranslate2", "whisper", ["litert"])
+    assert (facts["format"], facts["model_type"], facts["targets"]) == ("ctranslate2", "whisper", ["litert", "onnx"])
     assert facts["quantization"] == {"name": "float16", "bits_per_weight": 16.0}
     assert (facts["context_length"], facts["dims"]["encoder_n_layers"], facts["dims"]["decoder_n_layers"]) == (40, 2, 3)
     assert facts["kv_bytes_per_token"]["float32"] == 4 * 2 * 3 * 48

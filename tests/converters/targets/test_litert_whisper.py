@@ -14,7 +14,8 @@ import pytest
 from converters.recipe import Override, Promotion, Recipe, load_recipe
 from converters.rule import Granularity, Rule, TensorClass
 from converters.targets.base import ConvertOptions
-from converters.targets.litert_whisper import TARGET, WhisperScorer, quantizer_recipe, rule_for
+from converters.targets.litert_whisper import TARGET, quantizer_recipe
+from converters.targets.whisper_scorer import WhisperScorer, rule_for
 from tests.tiny_speech import TOKEN_IDS, TOLERANCE, TinySpeech, samples, sound
 from toolkit.errors import UsageError
 from toolkit.speech.log_mel import log_mel
