@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -21,7 +22,9 @@ from toolkit.backends.token_loop import one_line
 from toolkit.errors import BackendUnavailableError, EngineError, UsageError
 from toolkit.helper_processes import add_helper, remove_helper
 
+_LOG = logging.getLogger(__name__)
 PROGRAM_VARIABLE = "LLAMA_SERVER"
+LAYERS_VARIABLE = "LLAMA_ARG_N_GPU_LAYERS"
 DISTRIBUTION = "xllamacpp"
 _PROGRAM = "llama-server"
 _START_S = 170.0  # below the 180 s after which an engine's process counts as hanging, so that this error is the one seen
@@ -92,13 +95,29 @@ def probe_server() -> tuple[str, tuple[str, ...], str]:
     if (program := find_program()) is not None:
         return _probe_program(program)
     xllamacpp = import_wheel()
-    devices = [str(device["name"]) for device in xllamacpp.get_device_info()]
-    uses = tuple(dict.fromkeys("CPU" if name.upper().startswith("CPU") else "GPU" for name in devices)) or ("CPU",)
+    uses = processors(xllamacpp)
     # "CPU : SSE3 = 1 | AVX2 = 1 | ...": what this build uses of the processor
     _, _, found = str(xllamacpp.get_system_info()).partition("CPU :")
     names = [part.split("=")[0].strip() for part in found.split("|") if part.partition("=")[2].strip() == "1"]
     version = f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}"
     return version, uses, f"llama.cpp's server out of the wheel, in the engine's process; {', '.join(names) or 'no instruction sets told'}"
+
+
+def processors(xllamacpp: Any) -> tuple[str, ...]:
+    """What the wheel's build computes on here."""
+    names = [str(device["name"]).upper() for device in xllamacpp.get_device_info()]
+    return tuple(dict.fromkeys("CPU" if name.startswith("CPU") else "GPU" for name in names)) or ("CPU",)
+
+
+def asked_gpu_layers() -> str:
+    """What llama.cpp's own variable asks for; empty if it asks for no GPU."""
+    layers = os.environ.get(LAYERS_VARIABLE, "").strip()
+    return "" if layers == "0" else layers
+
+
+def warn_of_cpu(layers: str) -> None:
+    """An accelerator was asked for that is not here."""
+    _LOG.warning("$%s asks for %s layers on a GPU; llama.cpp finds none and runs on the CPU", LAYERS_VARIABLE, layers)
 
 
 def _probe_program(program: str) -> tuple[str, tuple[str, ...], str]:
@@ -147,7 +166,12 @@ class ServerProcess:
         launch = [sys.executable, "-c", _LAUNCH, str(os.getpid()), *command]
         try:
             process = subprocess.Popen(
-                launch, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=dict(environment)
+                launch,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=dict(environment),
+                process_group=_group(),
             )
         except OSError as error:
             self._failure = error
@@ -159,7 +183,10 @@ class ServerProcess:
         started.set()
         assert process.stderr is not None
         for line in process.stderr:
-            self._log = [*self._log[-_TAIL_LINES:], line.decode("utf-8", errors="replace").strip()]
+            text = line.decode("utf-8", errors="replace").strip()
+            if "no usable GPU" in text and (layers := asked_gpu_layers()):
+                warn_of_cpu(layers)
+            self._log = [*self._log[-_TAIL_LINES:], text]
         process.wait()
         remove_helper(process.pid)
         process.stderr.close()
@@ -192,6 +219,10 @@ class ServerInside:
         params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(model), context_length, 1, False
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.api_keys, params.cache_ram_mib, params.verbosity = [key], 0, 0
+        if layers := asked_gpu_layers():
+            params.n_gpu_layers = int(layers) if layers.lstrip("-").isdigit() else -1
+            if processors(xllamacpp) == ("CPU",):
+                warn_of_cpu(layers)
         try:
             self._server: Any = xllamacpp.Server(params)
         except Exception as error:  # it raises RuntimeError, or what the bindings do
@@ -230,6 +261,13 @@ def import_wheel() -> Any:
             fix="build llama.cpp and put llama-server on PATH",
         ) from error
     return xllamacpp
+
+
+def _group() -> int | None:
+    """None: the group of an engine's own process, with which it is killed. 0, a group of its own, in an app: Ctrl-C in a terminal
+    is the app's to handle and would end a server."""
+    is_worker = not hasattr(os, "getsid") or os.getsid(0) == os.getpid()
+    return None if is_worker else 0
 
 
 def _free_port() -> int:

@@ -79,6 +79,7 @@ def test_a_program_answers_like_the_oracle_and_is_gone_when_the_engine_is_closed
     engine = BACKEND.open_engine(tiny_gguf, context_length=256, threads=1)
     assert isinstance(engine._server, ServerProcess) and (pid := engine._server.pid) is not None
     assert streamed(engine.session(Sampling(), max_tokens=24), PROMPT) == oracle.go_on(PROMPT, 24)
+    assert os.getpgid(pid) != os.getpgid(0), "Ctrl-C in a terminal would end it"
     command = Path(f"/proc/{pid}/cmdline").read_text() if sys.platform == "linux" else ""
     assert engine.client._headers["Authorization"].split()[1] not in command, "everybody on the machine can read a command line"
     engine.close()
@@ -109,6 +110,23 @@ def test_a_program_that_never_gets_ready_is_ended(tiny_gguf: Bundle, tmp_path: P
     with pytest.raises(EngineError, match="given 3 s"):
         BACKEND.open_engine(tiny_gguf, context_length=256, threads=1)
     wait_for(lambda: not is_alive(int(told.read_text())))
+
+
+@pytest.mark.parametrize("is_program", [True, False])
+def test_a_gpu_that_is_asked_for_and_not_here_is_said(
+    is_program: bool, tiny_gguf: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "print('warning: no usable GPU found, --gpu-layers option will be ignored', file=sys.stderr)"
+    code = f"import runpy, sys; {said}; runpy.run_path({str(STAND_IN)!r}, run_name='__main__')"
+    monkeypatch.setenv("LLAMA_SERVER", str(program(tmp_path / "llama-server", code)) if is_program else "")
+    if not is_program:
+        monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(llama_server, "processors", lambda xllamacpp: ("CPU",))
+    for layers, n_warnings in (("99", 1), ("0", 0)):
+        caplog.clear()
+        monkeypatch.setenv("LLAMA_ARG_N_GPU_LAYERS", layers)
+        BACKEND.open_engine(tiny_gguf, context_length=64, threads=1).close()
+        assert caplog.text.count("runs on the CPU") == n_warnings
 
 
 def test_a_variable_that_names_no_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
