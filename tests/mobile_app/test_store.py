@@ -56,19 +56,35 @@ def test_a_transcript_gives_the_report_its_own_attempts(tmp_path: Path) -> None:
         assert store.note(note_id).n_attempts == 0
 
 
+def holds_secret(folder: Path) -> bool:
+    return any(SECRET.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
 def test_a_deleted_note_leaves_no_byte_behind(tmp_path: Path) -> None:
     with NoteStore(tmp_path) as store:
         note_id, kept = recorded(store), recorded(store)
-        store.keep_transcript(note_id, TRANSCRIPT)
-        assert any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("notes.db*")), "else this looks in the wrong place"
+        store.keep_transcript(note_id, {**TRANSCRIPT, "text": "Pump three leaks. " * 1000 + SECRET})  # pages of its own
+    assert SECRET.encode() in (tmp_path / "notes.db").read_bytes(), (
+        "closing moves the log into the file: else this looks in the wrong place"
+    )
+    with NoteStore(tmp_path) as store:
         store.delete(note_id)
         assert [note.id for note in store.notes()] == [kept]
-        assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert not holds_secret(tmp_path)
         assert [path.name for path in (tmp_path / "audio").iterdir()] == [kept]
         with pytest.raises(UsageError, match="there is no note"):
             store.note(note_id)
         with pytest.raises(UsageError, match="there is no note"):
             store.keep_transcript(note_id, TRANSCRIPT)
+
+
+def test_a_note_that_never_left_the_log_leaves_no_byte_behind_either(tmp_path: Path) -> None:
+    with NoteStore(tmp_path) as store:
+        note_id = recorded(store)
+        store.keep_transcript(note_id, TRANSCRIPT)
+        assert holds_secret(tmp_path)
+        store.delete(note_id)
+        assert not holds_secret(tmp_path)
 
 
 def test_a_deletion_that_was_ended_half_way_is_finished_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +107,8 @@ def test_search_looks_at_what_was_said_and_takes_no_pattern(tmp_path: Path) -> N
         other = recorded(store)
         store.keep_transcript(note_id, TRANSCRIPT)
         store.keep_transcript(other, {"language": "ja", "text": "油漏れ 100%", "segments": []})
-        found = {
-            text: [note.id for note in store.notes(text)]
-            for text in ("leaks", "油漏れ", "0%", "l%s", "segments", "'; DROP TABLE notes; --")
-        }
-    assert found == {"leaks": [note_id], "油漏れ": [other], "0%": [other], "l%s": [], "segments": [], "'; DROP TABLE notes; --": []}
+        wanted = {"leaks": [note_id], "油漏れ": [other], "0%": [other], "l%s": [], "segments": [], "'; DROP TABLE notes; --": []}
+        assert {text: [note.id for note in store.notes(text)] for text in wanted} == wanted
 
 
 def test_a_lost_store_costs_titles_but_no_recording(tmp_path: Path) -> None:

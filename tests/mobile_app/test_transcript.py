@@ -26,6 +26,24 @@ def test_what_transcribe_prints_is_read(tmp_path: Path) -> None:
     assert found.times(4, 8) == (0.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, 3, (0.0, 1.0)),
+        (0, 4, (0.0, 1.0)),
+        (4, 6, (2.0, 3.0)),
+        (2, 5, (0.0, 3.0)),
+        (0, 11, (0.0, 5.0)),
+        (3, 4, (None, None)),
+        (8, 11, (4.0, 5.0)),
+    ],
+)
+def test_times_are_those_of_the_segments_that_are_touched(start: int, end: int, expected: tuple[float | None, float | None]) -> None:
+    spoken = join_segments([("aaa", 0.0, 1.0), ("bbb", 2.0, 3.0), ("ccc", 4.0, 5.0)])
+    assert spoken.text == "aaa bbb ccc"
+    assert spoken.times(start, end) == expected
+
+
 def test_our_own_transcript_file_is_read_again_as_it_was(tmp_path: Path) -> None:
     spoken = join_segments([("The pump leaks.", 0.0, 2.0), ("Ask Dave.", 2.5, 4.0)], duration_s=4.0)
     assert read_transcript(written(tmp_path, spoken.as_json())) == spoken
