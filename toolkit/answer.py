@@ -6,10 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from toolkit.backends.base import Counts, NativeSession, Sink, StreamEnd, StreamEvent
 from toolkit.errors import EngineError
 from toolkit.stops import StopFilter
+
+if TYPE_CHECKING:
+    from toolkit.pacing import AnswerWatch
 
 
 class FinishReason(StrEnum):
@@ -57,6 +61,7 @@ class Answer:
         self._interrupted: FinishReason | None = None
         self._has_native_ended = False
         self.text = ""
+        self.watch: AnswerWatch | None = None  # what the governor does meanwhile, and what it costs
         self.reason: FinishReason | None = None
         self.counts: Counts | None = None
 
@@ -69,6 +74,11 @@ class Answer:
     def has_stop_token(self) -> bool:
         """Whether the model itself ended its answer."""
         return self.is_in_cache and self.reason is FinishReason.STOP
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether somebody ended it."""
+        return self._interrupted is not None
 
     def interrupt(self, reason: FinishReason) -> None:
         """End the answer now, from any thread. The first reason counts."""
@@ -97,6 +107,8 @@ class Answer:
 
     def _count(self) -> None:
         self._last = time.perf_counter()
+        if self._first is None and self.watch is not None:
+            self.watch.note_text()
         self._first = self._first or self._last
         self._n_pieces += 1
         self._n_held += 1
@@ -132,10 +144,12 @@ class Answer:
         return piece
 
     def abandon(self) -> None:
-        """The caller stops listening before the end."""
+        """The caller stops listening, before the end or at it."""
         if self.reason is None:
             self.interrupt(FinishReason.CANCELLED)
             self._over(self._interrupted or FinishReason.CANCELLED, "")
+        if self.watch is not None:
+            self.watch.close()
 
     @property
     def ttft_s(self) -> float | None:

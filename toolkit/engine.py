@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Iterable
 
 from toolkit.backends import backend_for, load_backend
@@ -13,10 +12,14 @@ from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.device.profile import Device, probe_device
 from toolkit.errors import BudgetError, EngineError, UsageError
+from toolkit.governed import Governed, choose_governor, refuse_to_load, threads_left
+from toolkit.governor import Governor
 from toolkit.limits import check_messages, check_sampling, drawn_seed
 from toolkit.loader import Loader, LoadSettings
 from toolkit.plan import Plan, round_context
-from toolkit.session import Session
+from toolkit.session import FinishReason, Session
+from toolkit.sessions import Sessions
+from toolkit.token_budget import TokenBudget
 from toolkit.worker_death import EngineCrashed
 from toolkit.worker_watch import WorkerLimits
 
@@ -31,18 +34,17 @@ class Engine:
         bundle: What is loaded.
         budget: The limits it was opened with.
         backend: The backend that runs it.
+        governed: Its governor, if it has one, and what that does.
     """
 
-    def __init__(self, loader: Loader, *, budget: Budget, fixed_context: int | None) -> None:
+    def __init__(self, loader: Loader, *, budget: Budget, fixed_context: int | None, governor: Governor | None = None) -> None:
         """Use `Engine.open`."""
         self._loader, self.budget, self._fixed_context = loader, budget, fixed_context
         self.bundle, self.backend = loader.plan.bundle, loader.plan.backend
         self.lock = threading.RLock()
-        # Of its own, because `lock` is held for as long as a load takes, and an event loop must not wait for that.
-        self._counting = threading.Lock()
-        self._n_spent_tokens = 0
+        self.governed = Governed(governor, self, is_isolated=loader.is_isolated)
+        self._tokens, self._sessions = TokenBudget(budget.tokens), Sessions()
         self._has_answered = False
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
     @classmethod
     def open(
@@ -59,6 +61,7 @@ class Engine:
         full_check: bool = False,
         limits: WorkerLimits | None = None,
         device: Device | None = None,
+        governor: Governor | bool | None = None,
     ) -> Engine:
         """Load a bundle.
 
@@ -78,26 +81,31 @@ class Engine:
             full_check: Hash every file of a folder, whatever is remembered; see `Bundle.open`.
             limits: When that process counts as hanging; see `WorkerLimits`.
             device: What it is planned for; None: this one, as it is now.
+            governor: What slows it down or stops it for battery, heat or shortage. None: the package's own where the device has a battery
+                or tells of heat, or the budget has a limit on either; True or False: always or never.
 
         Raises:
             FormatError: The bundle is damaged.
             UsageError: A setting is out of range, or the backend does not run this target.
             BudgetError: It does not fit into free memory or the budget, or the loaded engine exceeds the budget, or the same plan
-                ended its process before; the fix holds settings that would fit.
+                ended its process before; the fix holds settings that would fit. Or the battery is below its floor.
             BackendUnavailableError: The engine's library is missing or does not load here.
             EngineCrashed: Loading ended the engine's process.
             EngineError: The engine refused the files.
         """
         is_checked = isinstance(bundle, Bundle)
         bundle = bundle if isinstance(bundle, Bundle) else Bundle.unchecked(bundle)
-        budget, limits = budget or Budget(), limits or WorkerLimits()
-        settings = LoadSettings(device or probe_device(), budget, backend, threads, context_length, force, isolated, limits)
+        budget, limits, device = budget or Budget(), limits or WorkerLimits(), device or probe_device()
+        chosen_governor = choose_governor(governor, budget)
+        refuse_to_load(chosen_governor, bundle.name, force=force)
+        threads = threads_left(chosen_governor, device.cores.best_threads) if threads is None else threads
+        settings = LoadSettings(device, budget, backend, threads, context_length, force, isolated, limits)
         chosen = load_backend(backend or backend_for(bundle.manifest.target))
         loader = Loader(bundle, chosen, settings, expected_tokens=expected_tokens)
         if not is_checked:
             bundle.check(full_check=full_check)
         loader.open(loader.plan)
-        return cls(loader, budget=budget, fixed_context=context_length)
+        return cls(loader, budget=budget, fixed_context=context_length, governor=chosen_governor)
 
     @property
     def plan(self) -> Plan:
@@ -150,7 +158,7 @@ class Engine:
         if self._loader.is_closed:
             raise UsageError(f"the engine of {self.bundle.name} is closed", fix="open it again: Engine.open(bundle)")
         if self._loader.crash is not None:
-            self._drop_caches()
+            self._sessions.drop_caches()
             self._loader.reopen()
         elif self._loader.native is None:
             self._loader.open(self._loader.plan)
@@ -207,25 +215,28 @@ class Engine:
         vocab_size = self.bundle.manifest.spec.get("vocab_size")
         check_sampling(sampling, vocab_size=vocab_size if isinstance(vocab_size, int) else None)
         session = Session(self, messages, sampling, is_chat=is_chat)
-        with self._counting:
-            self._sessions.add(session)
+        self._sessions.add(session)
         return session
-
-    def _living_sessions(self) -> list[Session]:
-        """Sessions that somebody still holds; another thread may make one meanwhile."""
-        with self._counting:
-            return list(self._sessions)
-
-    def _drop_caches(self) -> None:
-        for session in self._living_sessions():
-            session.drop_cache()
 
     def close(self) -> None:
         """Cancel what runs, free all sessions' caches and the weights. May be called twice."""
         with self.lock:
-            for session in self._living_sessions():
-                session.close()
+            self._sessions.close()
             self._loader.close()
+
+    def hold(self, is_held: bool) -> None:
+        """For the pacer; see `toolkit.pacing.Held`."""
+        self._loader.hold(is_held)
+
+    def interrupt_all(self, reason: FinishReason) -> None:
+        """For the pacer: end what is being answered."""
+        self._sessions.interrupt(reason)
+
+    def free(self) -> None:
+        """For the pacer: free all caches and the weights; the next `send` loads them again."""
+        with self.lock:
+            self._sessions.drop_caches()
+            self._loader.unload()
 
     def __enter__(self) -> Engine:
         return self
@@ -246,13 +257,13 @@ class Engine:
             return False
         wanted = round_context(max(n_tokens, 2 * held) if self._has_answered else n_tokens, self.max_context_length)
         self._has_answered = True
-        if any(session.is_answering for session in self._living_sessions()):
+        if self._sessions.is_answering:
             raise EngineError(
                 f"the context of {held} tokens is too small and cannot grow now",
                 why=f"{n_tokens} are needed, and another session is answering",
                 fix=f"wait for it, or open the engine with context_length={wanted}",
             )
-        self._drop_caches()
+        self._sessions.drop_caches()
         self._loader.unload()
         self._loader.open(self._loader.plan_for(wanted))
         return True
@@ -267,27 +278,16 @@ class Engine:
         self._loader.succeed()
 
     def grant_tokens(self, n_tokens: int) -> int:
-        """For sessions: how many of `n_tokens` the budget still allows.
+        """For sessions: how many of `n_tokens` the budget and the governor still allow.
 
         Raises:
             BudgetError: None.
         """
-        if self.budget.tokens is None:
-            return n_tokens
-        n_spent = self._n_spent_tokens
-        left = self.budget.tokens - n_spent
-        if left < 1:
-            raise BudgetError(
-                "the token budget is used up",
-                why=f"{n_spent} of {self.budget.tokens} tokens were generated",
-                fix=f"open the engine with Budget(tokens={2 * self.budget.tokens}) or more",
-            )
-        return min(n_tokens, left)
+        return self.governed.grant(self._tokens.grant(n_tokens))
 
     def spend_tokens(self, n_tokens: int) -> None:
         """For sessions: count what was generated. Never waits for an engine."""
-        with self._counting:
-            self._n_spent_tokens += n_tokens
+        self._tokens.spend(n_tokens)
 
     def larger_context_hint(self, n_tokens: int) -> str:
         """The end of a fix: the context that would hold `n_tokens`, if the bundle can."""

@@ -56,6 +56,13 @@ def refuse_to_load(governor: Governor | None, name: str, *, force: bool) -> None
     raise _stopped(governor, f"{name} is not loaded now", "--force (force=True)")
 
 
+def threads_left(governor: Governor | None, best_threads: int) -> int | None:
+    """For an engine that is opened now: how many threads the state leaves of the best number; None: as many as it would take."""
+    if governor is None or (left := governor.actions.threads_of(best_threads)) == best_threads:
+        return None
+    return left
+
+
 def _stopped(governor: Governor, what: str, way_round: str) -> BudgetError:
     fix = f"wait until that is over (plug the device in, let it cool down), or go on all the same with {way_round}"
     return BudgetError(what, why=governor.why, fix=fix)
@@ -69,9 +76,10 @@ class Governed:
         meter: Of the machine.
     """
 
-    def __init__(self, governor: Governor | None, held: Held) -> None:
+    def __init__(self, governor: Governor | None, held: Held, *, is_isolated: bool) -> None:
         counter = RaplCounter(ROOT)
         self.governor, self.meter = governor, EnergyMeter(counter if counter.is_there else None)
+        self._is_isolated = is_isolated
         self._pacer = None if governor is None else Pacer(governor, held, self.meter)
 
     def grant(self, n_tokens: int) -> int:
@@ -89,8 +97,4 @@ class Governed:
 
     def watch(self) -> AnswerWatch:
         """An answer begins; whoever asks closes it."""
-        return AnswerWatch(self._pacer, self.meter)
-
-    def threads(self, threads: int) -> int:
-        """Of so many threads of an engine that is opened now, how many the state leaves."""
-        return threads if self.governor is None else self.governor.actions.threads_of(threads)
+        return AnswerWatch(self._pacer, self.meter, is_isolated=self._is_isolated)

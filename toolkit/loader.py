@@ -194,10 +194,15 @@ class Loader:
         if mark is not None:
             mark.succeed()
 
+    def hold(self, is_held: bool) -> None:
+        """Stop the engine's process where it is, or let it go on; nothing for an engine of this process, whose text is held instead."""
+        if isinstance(native := self.native, RemoteEngine):
+            native.worker.hold(is_held)
+
     def peak_rss_bytes(self) -> int | None:
-        """Highest resident memory of the process the engine runs in."""
+        """Highest resident memory of the process the engine runs in; None while it has none."""
         if not isinstance(self.native, RemoteEngine):
-            return measure_peak_rss_bytes()
+            return None if self.is_isolated else measure_peak_rss_bytes()
         worker = self.native.worker
         return worker.peak_rss_bytes or (measure_peak_rss_bytes(worker.pid) if worker.pid else None)
 

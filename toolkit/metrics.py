@@ -33,6 +33,12 @@ class Metrics:
         is_isolated: The engine has a process of its own.
         is_forced: It runs although its plan does not fit.
         n_restarts: How often the engine was loaded again because its process was gone.
+        governor_events: Changes of the governor's state while it ran, before them the one in force when it began; see `GovernorEvent`.
+        held_s: How long the governor held the engine.
+        energy_j: What the whole device used meanwhile; None where no meter told.
+        energy_meter: Which did: "battery" or "rapl".
+        prefill_j_per_token: Of it, until the first text, for each prompt token.
+        decode_j_per_token: Of it, afterwards, for each generated token.
     """
 
     ttft_s: float | None
@@ -49,6 +55,12 @@ class Metrics:
     is_isolated: bool = False
     is_forced: bool = False
     n_restarts: int = 0
+    governor_events: tuple[dict[str, Any], ...] = ()
+    held_s: float = 0.0
+    energy_j: float | None = None
+    energy_meter: str | None = None
+    prefill_j_per_token: float | None = None
+    decode_j_per_token: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The `metrics` object of `--json`."""
@@ -73,7 +85,27 @@ def metrics_of(engine: Engine, answer: Answer) -> Metrics:
         is_isolated=engine.is_isolated,
         is_forced=engine.plan.is_forced,
         n_restarts=engine.n_restarts,
+        **_watched(answer),
     )
+
+
+def _watched(answer: Answer) -> dict[str, Any]:
+    """What governor and meter say of it."""
+    if (watch := answer.watch) is None:
+        return {}
+    told: dict[str, Any] = {"governor_events": tuple(event.as_dict() for event in watch.events), "held_s": watch.held_s}
+    if (energy := watch.energy) is None:
+        return told
+    told |= {"energy_j": energy.energy_j, "energy_meter": energy.meter.value}
+    figures = answer.figures
+    if energy.prefill_j is not None:
+        told["prefill_j_per_token"] = _per_token(energy.prefill_j, figures.n_prompt_tokens)
+        told["decode_j_per_token"] = _per_token(energy.energy_j - energy.prefill_j, figures.n_generated_tokens)
+    return told
+
+
+def _per_token(energy_j: float, n_tokens: int) -> float | None:
+    return energy_j / n_tokens if n_tokens else None
 
 
 def measure_peak_rss_bytes(pid: int | None = None) -> int | None:

@@ -132,15 +132,17 @@ class AnswerWatch:
     _n_made = 0
     _making = threading.Lock()
 
-    def __init__(self, pacer: Pacer | None, meter: EnergyMeter) -> None:
-        self._pacer, self._meter = pacer, meter
+    def __init__(self, pacer: Pacer | None, meter: EnergyMeter, *, is_isolated: bool = False) -> None:
+        """`is_isolated`: the engine has a process of its own, which the pacer holds; else its text is held."""
+        self._pacer, self._meter, self._is_isolated = pacer, meter, is_isolated
         with AnswerWatch._making:
             AnswerWatch._n_made += 1
             self._number = AnswerWatch._n_made
         self._start: Mark = meter.mark()
         self._first: Mark | None = None
         self._end: Mark | None = None
-        self._n_events = 0 if pacer is None else pacer.governor.n_events
+        # What is in force when it begins belongs to it.
+        self._n_events = 0 if pacer is None else pacer.governor.n_events - (pacer.governor.state is not GovernorState.FULL)
         self._held_before_s = 0.0 if pacer is None else pacer.held_s
         self.events: tuple[GovernorEvent, ...] = ()
         self.held_s = 0.0
@@ -148,8 +150,8 @@ class AnswerWatch:
             pacer.enter(self._number)
 
     def gated(self, sink: Sink, is_over: Callable[[], bool]) -> Sink:
-        """What the engine of this process is given instead of `sink`."""
-        return sink if self._pacer is None else self._pacer.gated(sink, self._number, is_over)
+        """What the engine is given instead of `sink`."""
+        return sink if self._pacer is None or self._is_isolated else self._pacer.gated(sink, self._number, is_over)
 
     def note_text(self) -> None:
         """Text came; the first time counts."""

@@ -17,6 +17,7 @@ from toolkit.backends.base import Message, Sampling, Sink, StreamEvent
 from toolkit.errors import EngineError, UsageError
 from toolkit.limits import check_max_tokens, check_stops, check_text
 from toolkit.metrics import Metrics, metrics_of
+from toolkit.pacing import AnswerWatch
 from toolkit.session_cache import Cache
 
 if TYPE_CHECKING:
@@ -102,8 +103,12 @@ class Session:
         """
         for start in list(self._starts):  # first these, then the answer: one that becomes active between the two is seen by either
             start.is_cancelled = True
+        self.interrupt(FinishReason.CANCELLED)
+
+    def interrupt(self, reason: FinishReason) -> None:
+        """For the engine: end the running answer, if any."""
         if (answer := self._active) is not None:
-            answer.interrupt(FinishReason.CANCELLED)
+            answer.interrupt(reason)
 
     def close(self) -> None:
         """Cancel what runs and free the KV cache. May be called twice."""
@@ -177,9 +182,11 @@ class Session:
         try:
             with self._engine.lock:
                 self._check_idle()
+                watch = self._engine.governed.watch()
                 try:
-                    answer = self._started(request, sink, started, start)
+                    answer = self._started(request, sink, started, start, watch)
                 except BaseException:
+                    watch.close()
                     self._active = None
                     self.drop_cache()
                     raise
@@ -191,7 +198,7 @@ class Session:
             self._timer.start()
         return answer
 
-    def _started(self, request: _Request, sink: Sink, started: float, start: _Start) -> Answer:
+    def _started(self, request: _Request, sink: Sink, started: float, start: _Start, watch: AnswerWatch) -> Answer:
         n_granted = self._engine.grant_tokens(request.max_tokens)
         prompt = self._prompt(request.text)
         cache, added, n_new = self._fit(prompt, n_granted)
@@ -205,9 +212,10 @@ class Session:
             max_tokens=min(n_granted, self._engine.context_length - cache.n_tokens),
             is_capped=n_granted < request.max_tokens,
         )
+        answer.watch = watch
         self._active = answer
         if not start.is_cancelled:
-            cache.native.start(added, sink=sink)
+            cache.native.start(added, sink=watch.gated(sink, lambda: answer.is_interrupted))
         if start.is_cancelled:  # before the stream began, when there was nothing to cancel yet, or while it did
             answer.interrupt(FinishReason.CANCELLED)
             cache.native.cancel()
@@ -222,9 +230,8 @@ class Session:
 
     def _prompt(self, text: str) -> str:
         """All the text that the answer is to follow."""
-        if self._is_chat:
-            return self._engine.native.render([*self._messages, Message("user", text)])
-        return "".join(message.content for message in self._messages) + text
+        before = self._messages
+        return self._engine.native.render([*before, Message("user", text)]) if self._is_chat else "".join(m.content for m in before) + text
 
     def _fit(self, prompt: str, max_tokens: int) -> tuple[Cache, str, int]:
         """A KV cache with room for the prompt and, as far as the context reaches, the answer.

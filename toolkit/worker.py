@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,6 +18,7 @@ from toolkit.units import format_bytes
 from toolkit.worker_calls import Calls, Reply, Stream, pack_call
 from toolkit.worker_death import CrashCause, EngineCrashed, crashed, explain_exit, read_oom_counters, thread_states
 from toolkit.worker_frames import FrameError, FrameReader, pack_frame
+from toolkit.worker_hold import Hold
 from toolkit.worker_start import start_process
 from toolkit.worker_values import TransferError, encode
 from toolkit.worker_watch import MemoryWatch, Watch, WorkerLimits
@@ -56,6 +56,7 @@ class Worker:
         self._tail = b""
         self._oom = read_oom_counters()
         self._watch, self._memory_watch = Watch(), MemoryWatch()
+        self._hold = Hold(lambda: self.pid, lambda word: self.post(0, word))
         self._wake_reader = self._wake_writer = -1
         started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         # The kernel ends the process with the thread that started it (PR_SET_PDEATHSIG), so that thread must live as long.
@@ -86,12 +87,13 @@ class Worker:
         self._refuse_forks()
         number = self._calls.next_number()
         data, streams = pack_call(number, target, method, arguments, options, what=self._what)  # if refused, nothing is owed
-        reply = Reply(doing or method, None if limit_s is None else time.monotonic() + limit_s)
+        reply = Reply(doing or method, None if limit_s is None else self._hold.now() + limit_s)
         if self._calls.expect(number, reply, streams):
-            self._watch.reset(time.monotonic())
-        self._outgoing.put(data)
-        self._wake()
-        outcome = reply.box.get()
+            self._watch.reset(self._hold.now())
+        with self._hold.awake():
+            self._outgoing.put(data)
+            self._wake()
+            outcome = reply.box.get()
         if isinstance(outcome, ToolkitError):
             raise outcome
         return outcome
@@ -100,6 +102,10 @@ class Worker:
         """Call a method and wait for nothing; returns at once, also when the process has ended."""
         if self.crash is None and os.getpid() == self._host_pid:
             self._outgoing.put(pack_frame({"object": target, "method": method, "arguments": [], "options": encode({})}))
+
+    def hold(self, is_held: bool) -> None:
+        """Stop the process where it is, or let it go on; calls are answered all the same, and the time is no sign of a hang."""
+        self._hold.set(is_held)
 
     def stream_of(self, sink: Callable[[Any], None]) -> Stream:
         """A callable argument for `call`, whose events arrive on the keeper's thread."""
@@ -180,7 +186,7 @@ class Worker:
             poller.register(descriptor, select.POLLIN)
         while True:
             pause = self._pause_s()
-            before = time.monotonic()
+            before = self._hold.now()
             ready = {descriptor for descriptor, _ in poller.poll(None if pause is None else 1000 * pause)}
             if self._wake_reader in ready:
                 os.read(self._wake_reader, 4096)
@@ -212,7 +218,7 @@ class Worker:
         return bool(data)
 
     def _take(self, message: dict[str, Any]) -> None:
-        now = time.monotonic()
+        now = self._hold.now()
         if "beat" in message:
             self._watch.beat(now, float(message["beat"]))
             self.rss_bytes = message["rss"] if isinstance(message["rss"], int) else None
@@ -231,7 +237,7 @@ class Worker:
 
     def _judge(self, before: float, pause: float | None) -> None:
         """Kill what hangs or takes too much."""
-        now = time.monotonic()
+        now = self._hold.now()
         if not self.is_busy or (pause is not None and now - before > pause + self._limits.silence_s / 2):
             self._watch.reset(now)  # idle; or this whole process was stopped, and time passed for nobody
             return
@@ -274,7 +280,7 @@ class Worker:
         elif self._ended_as is not None or code is None:
             cause, why = self._ended_as or (CrashCause.HANG, "it does not end")
         else:
-            shortage = self._memory_watch.shortage(time.monotonic())
+            shortage = self._memory_watch.shortage(self._hold.now())
             cause, why = explain_exit(code, self._oom, read_oom_counters(), shortage=shortage)
         return crashed(self._what, cause, why, last_event=last_event, printed=self._tail)
 

@@ -27,13 +27,24 @@ from toolkit.worker_values import decode, encode
 BEAT_S = 1.0
 _MOST_LOG_CHARACTERS = 10_000
 _PARTS = "ask for it in parts"
-_AT_ONCE = "cancel"  # may not wait behind a call that runs
+_AT_ONCE = ("cancel", "hold", "release")  # may not wait behind a call that runs
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 _OOM_SCORE = 500  # of -1000 to 1000: when memory runs out the kernel takes this process and leaves the app alone
 
 
 class Host:
     """Object 0: what the host can ask before there is an engine."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self._gate = gate
+
+    def hold(self) -> None:
+        """Let no text pass, where no signal stops this process: its engine's thread waits with the next piece."""
+        self._gate.clear()
+
+    def release(self) -> None:
+        """Let text pass again."""
+        self._gate.set()
 
     def open_engine(self, backend: str, path: str, context_length: int, threads: int, options: dict[str, Any]) -> Any:
         """Load a bundle whose files the host has checked; returns the backend's NativeEngine."""
@@ -48,7 +59,9 @@ class Worker:
 
     def __init__(self, commands: int, events: int) -> None:
         self._commands, self._events = commands, events
-        self._objects: dict[int, Any] = {0: Host()}
+        self.gate = threading.Event()
+        self.gate.set()
+        self._objects: dict[int, Any] = {0: Host(self.gate)}
         self._n_objects = 0
         self._calls: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[tuple[Any, int, StreamEnd]] = queue.SimpleQueue()
@@ -67,7 +80,7 @@ class Worker:
         reader = FrameReader()
         while data := os.read(self._commands, 1 << 16):
             for message in reader.feed(data):
-                if message["method"] == _AT_ONCE:
+                if message["method"] in _AT_ONCE:
                     self._carry_out(message)
                 else:
                     self._count(+1)
@@ -84,7 +97,7 @@ class Worker:
             answer = {"error": {"kind": type(error).__name__, "what": "", "why": f"{type(error).__name__}: {error}"[:2000], "fix": ""}}
         if number is not None:
             self._reply(number, answer)
-        if message["method"] != _AT_ONCE:
+        if message["method"] not in _AT_ONCE:
             self._count(-1)
 
     def _reply(self, number: int, answer: dict[str, Any]) -> None:
@@ -186,6 +199,7 @@ class StreamSink:
         if isinstance(event, StreamEnd):
             self._worker.end_stream(self._target, self._number, event)
         else:
+            self._worker.gate.wait()
             self._worker.send_event(self._number, event)
 
 

@@ -120,7 +120,7 @@ def test_sessions_may_be_made_while_others_lose_their_caches(engine: Engine) -> 
     maker.start()
     try:
         for _ in range(300):
-            engine._drop_caches()
+            engine._sessions.drop_caches()
     finally:
         done.set()
         maker.join()
