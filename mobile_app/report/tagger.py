@@ -63,6 +63,8 @@ class RulesTagger:
         scores = {tag: sum(cue.weight for cue in self._words.tags.get(tag, ()) if cue.pattern.search(folded)) for tag in Tag}
         if any(fact.is_measured and not fact.is_retracted for fact in facts):
             scores[Tag.MEASUREMENT] += MEASURED
+        elif sum(fact.kind is FactKind.NUMBER for fact in facts) > 1:  # values read out one after the other, units left out
+            scores[Tag.MEASUREMENT] += LEAST
         return scores
 
     def _severity(self, sentence: Sentence, facts: tuple[Fact, ...]) -> Severity:

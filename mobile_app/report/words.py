@@ -98,9 +98,9 @@ def load_words(language: str) -> Words:
         identifier_nouns=frozenset(table["identifier_nouns"]),
         identifier_ends=tuple(sorted(table.get("identifier_ends", ()), key=len, reverse=True)),
         small_words=_compile("|".join(_whole(word) for word in sorted(table["small_words"], key=len, reverse=True))),
-        names=tuple(re.compile(pattern) for pattern in table["names"]),
+        names=tuple(re.compile(_filled(pattern, table)) for pattern in table["names"]),
         not_names=frozenset(table["not_names"]),
-        owners=tuple(_compile(pattern) for pattern in table["owners"]),
+        owners=tuple(_compile(_filled(pattern, table)) for pattern in table["owners"]),
         sites=tuple(_compile(pattern) for pattern in table["sites"]),
         site_ends=_one_of(table["site_ends"]) if table["site_ends"] else None,
         what_ends=_one_of(table["what_ends"]),
@@ -113,8 +113,14 @@ def load_words(language: str) -> Words:
 
 
 def _cues(cues: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Cue, ...]:
-    verbs = str(table.get("verbs", ""))
-    return tuple(Cue(_compile(pattern.replace("{verbs}", verbs)), int(weight)) for pattern, weight in cues.items())
+    return tuple(Cue(_compile(_filled(pattern, table)), int(weight)) for pattern, weight in cues.items())
+
+
+def _filled(pattern: str, table: Mapping[str, Any]) -> str:
+    """A pattern with the lists it names in braces: {verbs}, {noun_verbs}, {roles}, {does}."""
+    for name in ("noun_verbs", "verbs", "roles", "does"):
+        pattern = pattern.replace(f"{{{name}}}", str(table.get(name, "")))
+    return pattern
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -122,7 +122,33 @@ def test_a_template_adds_words_but_no_patterns() -> None:
     from dataclasses import replace
 
     template = load_template("inspection")
-    said = ("Hello there.", "Zorbs galore upstairs.", "Hello again, my friend.")
+    said = ("Hello there.", "Zorbs upstairs.", "Hello again, my friend.")
     assert report_of(*said).findings == ()
     added = replace(template, words={Tag.FINDING: ("zorbs", ".*")})
     assert [finding.quote.text for finding in build_report(transcript(*said), added).findings] == [said[1]]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Pump three is leaking badly.", Tag.FINDING),
+        ("Seal on valve two is torn.", Tag.FINDING),
+        ("Check valve stuck open.", Tag.FINDING),
+        ("Seal the gap at valve two.", Tag.ACTION),
+        ("Check the valve.", Tag.ACTION),
+        ("Priya sends me the quote on Thursday.", Tag.ACTION),
+        ("The electrician does both lamps.", Tag.ACTION),
+        ("Strainer basket full of hair.", Tag.FINDING),
+        ("Free chlorine one point two, combined zero point four.", Tag.MEASUREMENT),
+        ("Weather is cold today.", Tag.OTHER),
+        ("Hello there.", Tag.OTHER),
+        ("床のタイルが浮いてる。", Tag.FINDING),
+        ("カウンターは大工さんが明日やり直す。", Tag.ACTION),
+        ("二時間おきに体の向きを変えて。", Tag.ACTION),
+        ("蓋のひびは前からあったのかな。", Tag.QUESTION),
+        ("お疲れさまです。", Tag.OTHER),
+    ],
+)
+def test_the_rules_tell_what_a_sentence_is_for(said: str, expected: Tag) -> None:
+    first = "現場は第二ポンプ室です。" if not said.isascii() else "I'm at pump room 3."
+    assert report_of(first, said).tagged[1].tag is expected
