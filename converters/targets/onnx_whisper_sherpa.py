@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from converters.child import ChildDeathError, run_in_child
 from converters.targets.onnx_whisper_files import DECODER_NAME, ENCODER_NAME, TOKENS_NAME
@@ -34,32 +32,41 @@ def opened_by(folder: Path, n_frames: int) -> dict[str, str]:
     """
     if find_spec(MODULE) is None:
         return {}
-    arguments = {"folder": str(folder), "n_frames": n_frames}
-    what = "open the bundle in sherpa-onnx"
-    try:
-        why = run_in_child("converters.targets.onnx_whisper_sherpa:complaint", arguments, what=what)["complaint"]
-    except ChildDeathError as error:
-        why = error.why or error.what
-    if why:
+    with tempfile.TemporaryDirectory() as place:
+        log = Path(place) / "printed.txt"
+        arguments = {"folder": str(folder), "n_frames": n_frames, "log": str(log)}
+        died = ""
+        try:
+            died = run_in_child("converters.targets.onnx_whisper_sherpa:try_out", arguments, what="open it in sherpa-onnx")["error"]
+        except ChildDeathError as error:
+            died = error.cause
+        printed = log.read_text("utf-8", "replace") if log.is_file() else ""
+    if why := _complaint(printed, died):
         raise FidelityError(
             "sherpa-onnx cannot use what was written", why=why, fix="report it, with the checkpoint's name; use --to litert meanwhile"
         )
     return {DISTRIBUTION: metadata.version(DISTRIBUTION)}
 
 
-def complaint(folder: str, n_frames: int) -> dict[str, str]:
-    """{"complaint": what sherpa-onnx had against the files}; empty if nothing.
-
-    A graph that fails leaves an empty text and no error: only what it prints tells of it.
-    """
+def try_out(folder: str, n_frames: int, log: str) -> dict[str, str]:
+    """Open the files and let them hear a tone; what native code prints meanwhile goes to `log`. Returns {"error": text or ""}."""
     import numpy as np
 
     time_s = np.arange(n_frames // SOUND_SHARE * HOP_LENGTH) / SAMPLE_RATE
-    with _printed() as log:
+    with Path(log).open("wb") as stream:
+        os.dup2(stream.fileno(), 2)
+    try:
         hear(Path(folder), (0.3 * np.sin(2 * np.pi * 300 * time_s)).astype(np.float32), n_silent_frames=n_frames // SILENCE_SHARE)
-        log.seek(0)
-        text = log.read().decode("utf-8", "replace")
-    return {"complaint": " ".join(text.split())[-300:] if "exception" in text.lower() else ""}
+    except RuntimeError as error:  # what pybind11 makes of onnxruntime's own class
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def _complaint(printed: str, died: str) -> str:
+    """What sherpa-onnx had against the files, empty if nothing: a graph that fails gives an empty text, and only prints why."""
+    _, found, exception = printed.partition("Caught exception:")
+    text = " ".join((exception if found else printed if died else "").split())
+    return f"{died}{': ' if died and text else ''}{text}"[:300]
 
 
 def hear(folder: Path, samples: Any, *, language: str = "en", n_silent_frames: int = -1) -> str:
@@ -77,16 +84,3 @@ def hear(folder: Path, samples: Any, *, language: str = "en", n_silent_frames: i
     stream.accept_waveform(SAMPLE_RATE, samples)
     recognizer.decode_stream(stream)
     return str(stream.result.text)
-
-
-@contextmanager
-def _printed() -> Iterator[IO[bytes]]:
-    """What native code prints on standard error meanwhile."""
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            yield log
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
