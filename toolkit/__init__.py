@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UsageError,
     )
+    from toolkit.governor import Governor
     from toolkit.manifest import Manifest
     from toolkit.metrics import Metrics
     from toolkit.session import FinishReason, Message, Piece, Session
@@ -47,6 +48,7 @@ __all__ = [
     "FidelityError",
     "FinishReason",
     "FormatError",
+    "Governor",
     "Manifest",
     "Message",
     "Metrics",
@@ -71,6 +73,7 @@ _MODULES = {
         "UnsupportedModelError",
         "UsageError",
     ),
+    "toolkit.governor": ("Governor",),
     "toolkit.manifest": ("Manifest",),
     "toolkit.metrics": ("Metrics",),
     "toolkit.session": ("FinishReason", "Message", "Piece", "Session"),

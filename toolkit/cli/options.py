@@ -8,6 +8,8 @@ from toolkit.backends.base import Sampling
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.engine import Engine
+from toolkit.governor import Governor
+from toolkit.governor_policy import load_policy
 from toolkit.limits import check_max_tokens, check_sampling, check_stops, drawn_seed
 
 
@@ -21,6 +23,17 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--force", action="store_true", help="run it even if it does not fit, or ended its process before")
     group.add_argument("--in-process", action="store_true", help="run the engine in this process: what ends it ends this command")
     group.add_argument("--full-check", action="store_true", help="hash every file, even if it was checked before")
+    _add_governor_options(parser)
+
+
+def _add_governor_options(parser: argparse.ArgumentParser) -> None:
+    """When battery or heat slow it down or stop it."""
+    group = parser.add_argument_group("governor", "on by itself where there is a battery or a thermal status, and with a limit of these")
+    group.add_argument("--battery-floor", metavar="SHARE", type=float, help="unplugged, do not run below this share of charge, like 0.15")
+    group.add_argument("--max-temperature", metavar="C", type=float, help="pause at this temperature of the hottest sensor, in °C")
+    table = group.add_mutually_exclusive_group()
+    table.add_argument("--governor", metavar="FILE", help="a table of your own (docs/guides/governor.md)")
+    table.add_argument("--no-governor", action="store_true", help="leave the table out")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +65,7 @@ def open_engine(args: argparse.Namespace, bundle: Bundle, *, expected_tokens: in
     """`Engine.open` with the engine options; checks the bundle's files."""
     return Engine.open(
         bundle.path,
-        budget=Budget(memory=args.max_memory),
+        budget=Budget(memory=args.max_memory, battery_floor=args.battery_floor, max_temperature_c=args.max_temperature),
         context_length=args.context,
         threads=args.threads,
         backend=args.backend,
@@ -60,4 +73,5 @@ def open_engine(args: argparse.Namespace, bundle: Bundle, *, expected_tokens: in
         force=args.force,
         isolated=False if args.in_process else None,
         full_check=args.full_check,
+        governor=Governor(load_policy(args.governor)) if args.governor else False if args.no_governor else None,
     )

@@ -64,4 +64,9 @@ def metrics_line(metrics: Metrics, reason: FinishReason) -> str:
         parts.append(", ".join(told) + " tokens/s")
     if metrics.peak_rss_bytes is not None:
         parts.append(f"peak {format_bytes(metrics.peak_rss_bytes)}")
+    if metrics.energy_j is not None:
+        parts.append(f"{metrics.energy_j:.3g} J by the {'battery' if metrics.energy_meter == 'battery' else 'processor'}")
+    if metrics.governor_events:
+        states = " > ".join(event["state"] for event in metrics.governor_events)
+        parts.append(f"governor {states}, held {metrics.held_s:.1f} s ({metrics.governor_events[-1]['why']})")
     return ", ".join(parts) + f" ({metrics.backend}, {metrics.threads} threads, context {metrics.context_length})"

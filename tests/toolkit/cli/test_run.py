@@ -33,6 +33,12 @@ METRICS = {
     "is_isolated",
     "is_forced",
     "n_restarts",
+    "governor_events",
+    "held_s",
+    "energy_j",
+    "energy_meter",
+    "prefill_j_per_token",
+    "decode_j_per_token",
 }
 
 
