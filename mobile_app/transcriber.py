@@ -70,10 +70,8 @@ def transcribe_recording(
     with _quiet_native():
         model = WhisperLiteRt.open(bundle, n_threads=2)
     try:
-        if not model.tokens.is_multilingual and language not in (None, "en"):
-            raise refusal(UsageError, "english_only", user, bundle=bundle.path.name, language=language)
+        options = _options(model, bundle, language, user)
         vocabulary = WhisperVocabulary(bundle.path / "tokenizer.json")
-        options = DecodeOptions(language=language if model.tokens.is_multilingual else None)
         spoken = transcribe(model, vocabulary, recording.samples, options, on_segment=on_segment)
     finally:
         with _quiet_native():
@@ -82,6 +80,14 @@ def transcribe_recording(
     if not any(char.isalnum() for char in transcript.text):
         raise refusal(ToolkitError, "no_speech", user, name=name, seconds=recording.seconds, level=recording.level)
     return transcript
+
+
+def _options(model: WhisperLiteRt, bundle: Bundle, language: str | None, user: str) -> DecodeOptions:
+    if model.tokens.is_multilingual:
+        return DecodeOptions(language=language)
+    if language not in (None, "en"):
+        raise refusal(UsageError, "english_only", user, bundle=bundle.path.name, language=language)
+    return DecodeOptions()
 
 
 @contextlib.contextmanager
