@@ -38,6 +38,12 @@ def refusal(kind: type[ToolkitError], table: str, user: str, /, **values: object
     return kind(what, why=why, fix=fix)
 
 
+def result_words(user: str) -> Mapping[str, str]:
+    """Words for what a finished command says."""
+    words: Mapping[str, str] = _table()[user]["result"]
+    return words
+
+
 def shown(error: ToolkitError, language: str) -> str:
     """The three lines, their labels in the user's language."""
     labels = _table()[language]

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mobile_app.messages import refusal
+from mobile_app.messages import refusal, result_words
 from mobile_app.report.build import build_report
 from mobile_app.report.document import Note, Source
 from mobile_app.report.labels import clock
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, *, user: str) -> int:
         is_new = publish(folder, note, force=args.force)
     if args.json:
         sys.stdout.write(report_files(note)["report.json"].decode("utf-8"))
-    _say(note, folder, is_new=is_new)
+    _say(note, folder, user, is_new=is_new)
     return 0
 
 
@@ -116,17 +116,16 @@ def _show(segment: Segment) -> None:
     print(f"{clock(segment.start_s)} - {clock(segment.end_s)}  {printable(segment.text.strip())}", file=sys.stderr, flush=True)
 
 
-def _say(note: Note, folder: Path, *, is_new: bool) -> None:
-    report = note.report
-    counts = [
-        (len(report.findings), "findings"),
-        (len(report.measurements), "measurements"),
-        (len(report.actions), "actions"),
-        (len(report.questions), "open questions"),
-        (len(report.not_placed), "sentences not placed"),
-    ]
-    said = ", ".join(f"{count} {name}" for count, name in counts)
-    where = "written to" if is_new else "is there already in"
-    print(f"report {where} {folder}: {said}", file=sys.stderr)
+def _say(note: Note, folder: Path, user: str, *, is_new: bool) -> None:
+    report, words = note.report, result_words(user)
+    fields = {
+        "findings": report.findings,
+        "measurements": report.measurements,
+        "actions": report.actions,
+        "questions": report.questions,
+        "not_placed": report.not_placed,
+    }
+    counts = ", ".join(f"{words[name]} {len(found)}" for name, found in fields.items())
+    print(words["written" if is_new else "there"].format(folder=folder, counts=counts), file=sys.stderr)
     if note.source.is_truncated:
-        print("note: the recording is cut short; the report covers what is there", file=sys.stderr)
+        print(words["truncated"], file=sys.stderr)

@@ -52,11 +52,21 @@ class RulesTagger:
         if sentence.index == 0:
             scores[Tag.PLACE] += OPENING
         best = max(_PRECEDENCE, key=lambda tag: (scores[tag], -_PRECEDENCE.index(tag)))
-        if scores[best] < LEAST and any(cue.pattern.search(fold(said)) for cue in self._words.statements):
+        if scores[best] < LEAST and self._is_statement(sentence, facts, said):
             best, scores[Tag.FINDING] = Tag.FINDING, LEAST
         tag = best if scores[best] >= max(LEAST, scores[Tag.OTHER]) else Tag.OTHER
         severity = self._severity(sentence, facts) if tag is Tag.FINDING else Severity.UNSTATED
         return TaggedSentence(sentence, facts, tag, severity)
+
+    def _is_statement(self, sentence: Sentence, facts: tuple[Fact, ...], said: str) -> bool:
+        """Whether a sentence says more than when: `It's about nine a.m.` is nothing that was seen."""
+        left = list(fold(sentence.text))
+        for fact in facts:
+            if fact.kind in (FactKind.DATE, FactKind.TIME):
+                start, end = fact.span.start - sentence.span.start, fact.span.end - sentence.span.start
+                left[start:end] = " " * (end - start)
+        rest = self._words.small_words.sub(" ", self._words.speak("".join(left)))
+        return any(char.isalnum() for char in rest) and any(cue.pattern.search(fold(said)) for cue in self._words.statements)
 
     def _scores(self, said: str, facts: tuple[Fact, ...]) -> dict[Tag, int]:
         folded = fold(said)

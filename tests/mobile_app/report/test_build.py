@@ -142,6 +142,9 @@ def test_a_template_adds_words_but_no_patterns() -> None:
         ("Free chlorine one point two, combined zero point four.", Tag.MEASUREMENT),
         ("Weather is cold today.", Tag.OTHER),
         ("Hello there.", Tag.OTHER),
+        ("It's about nine a.m.", Tag.OTHER),
+        ("It is the third of March today.", Tag.OTHER),
+        ("今は午前九時半です。", Tag.OTHER),
         ("床のタイルが浮いてる。", Tag.FINDING),
         ("カウンターは大工さんが明日やり直す。", Tag.ACTION),
         ("二時間おきに体の向きを変えて。", Tag.ACTION),
@@ -152,3 +155,10 @@ def test_a_template_adds_words_but_no_patterns() -> None:
 def test_the_rules_tell_what_a_sentence_is_for(said: str, expected: Tag) -> None:
     first = "現場は第二ポンプ室です。" if not said.isascii() else "I'm at pump room 3."
     assert report_of(first, said).tagged[1].tag is expected
+
+
+def test_a_sentence_that_only_says_when_gives_the_report_its_time() -> None:
+    report = report_of("I'm at pump room 3.", "It's about nine a.m.", "Pump three leaks.")
+    assert report.time is not None and report.time.normal == "09:00"
+    assert [finding.quote.text for finding in report.findings] == ["Pump three leaks."]
+    assert report.not_placed == ()
