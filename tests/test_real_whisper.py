@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from converters.cli import main as convert
 from converters.speech_clips import load_clips
+from converters.targets.onnx_whisper_sherpa import hear
 from converters.wer import ErrorCount, word_errors
 from toolkit import Bundle
 from toolkit.cli import main as toolkit
@@ -19,10 +21,16 @@ OPENING = "It was the best of times, it was the worst of times"
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of both, from one read."""
     out = tmp_path_factory.mktemp("bundles")
-    assert convert(["whisper-tiny.en", "--to", "litert", "--recipe", "int8", "--out", str(out)]) == 0
-    return out / "whisper-tiny.en-litert-int8"
+    assert convert(["whisper-tiny.en", "--to", "litert,onnx", "--recipe", "int8", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def bundle(bundles: Path) -> Path:
+    return bundles / "whisper-tiny.en-litert-int8"
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +42,9 @@ def recording(bundle: Path) -> Path:
     return next(cache_directory("models").rglob("two_cities.wav"))
 
 
-def test_int8_hears_what_its_checkpoint_hears(bundle: Path) -> None:
-    fidelity = Bundle.open(bundle, full_check=True).manifest.fidelity
+@pytest.mark.parametrize("target", ["litert", "onnx"])
+def test_int8_hears_what_its_checkpoint_hears(target: str, bundles: Path) -> None:
+    fidelity = Bundle.open(bundles / f"whisper-tiny.en-{target}-int8", full_check=True).manifest.fidelity
     assert fidelity is not None and fidelity.verdict == "pass"
     assert 0 < fidelity.kl_mean < 0.01
     assert fidelity.word_error_rate is not None and fidelity.reference_word_error_rate is not None
@@ -52,6 +61,21 @@ def test_a_recording_longer_than_a_window_is_written_down_with_its_times(
     assert word_errors(said, answer["text"]).rate <= 0.02
     times = [(segment["start_s"], segment["end_s"]) for segment in answer["segments"]]
     assert all(start < end for start, end in times) and times == sorted(times) and times[-1][1] <= answer["duration_s"] + 0.1
+
+
+def test_sherpa_onnx_opens_the_onnx_bundle_and_writes_down_what_the_checkpoint_does(bundles: Path) -> None:
+    """With a front end of its own, and ten seconds of silence instead of a whole window."""
+    pytest.importorskip("sherpa_onnx", reason="pip install 'ondevice-toolkit[speech]'")
+    bundle = bundles / "whisper-tiny.en-onnx-int8"
+    manifest = Bundle.open(bundle, full_check=True).manifest
+    assert manifest.fidelity is not None and manifest.fidelity.reference_word_error_rate is not None
+    errors = ErrorCount(0, 0)
+    for clip in load_clips():
+        heard = hear(bundle, np.asarray(clip.samples, np.float32), language=clip.language)
+        errors += word_errors(clip.text, heard)
+        assert clip.name != "two_cities.wav from 0.0 s" or heard.strip().startswith(OPENING)
+    assert errors.n_reference == 131 and errors.rate == pytest.approx(manifest.fidelity.reference_word_error_rate)
+    assert word_errors(load_clips()[0].text, "").rate == 1.0, "the twin: an empty text, as of a graph that fails, is all wrong"
 
 
 def test_the_error_rate_sees_a_sentence_left_out() -> None:
