@@ -70,16 +70,16 @@ _ENGINES: dict[str, EngineMemory] = {
         kv_bytes_per_value=2,
         keeps_window=True,
     ),
-    # Weights are packed into a copy; float16 ones are computed in float32. It gives the logits of a whole chunk, several times over.
+    # Weights are packed into a copy; offsets of codes take floats besides; float16 weights are computed in float32.
     "onnx": EngineMemory(
         base_bytes=70 * _MIB,
         mapped_base_bytes=50 * _MIB,
-        weights_factors=((9.5, 1.1), (16.5, 2.4), (_ANY, 1.0)),
+        weights_factors=((4.75, 1.1), (8.0, 1.3), (9.5, 1.1), (16.5, 2.5), (_ANY, 1.02)),
         maps_weights=False,
         kv_bytes_per_value=4,
         keeps_window=False,
-        logit_rows=470,
-        prefill_chunk=128,
+        logit_rows=310,
+        prefill_chunk=32,
     ),
     # Blocks of 4 bits without offsets (Q4_0) are held a second time, repacked for the processor; flash attention keeps no scores.
     "gguf": EngineMemory(
