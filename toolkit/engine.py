@@ -41,10 +41,9 @@ class Engine:
         """Use `Engine.open`."""
         self._loader, self.budget, self._fixed_context = loader, budget, fixed_context
         self.bundle, self.backend = loader.plan.bundle, loader.plan.backend
-        self.lock = threading.RLock()
+        self.lock, self._has_answered = threading.RLock(), False
         self.governed = Governed(governor, self, is_isolated=loader.is_isolated)
         self._tokens, self._sessions = TokenBudget(budget.tokens), Sessions()
-        self._has_answered = False
 
     @classmethod
     def open(
@@ -235,6 +234,7 @@ class Engine:
     def free(self) -> None:
         """For the pacer: free all caches and the weights; the next `send` loads them again."""
         with self.lock:
+            self._sessions.interrupt(FinishReason.BUDGET)  # one that was being begun when all others were
             self._sessions.drop_caches()
             self._loader.unload()
 

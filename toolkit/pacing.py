@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from toolkit.answer import FinishReason
 from toolkit.backends.base import Sink, StreamEnd, StreamEvent
 from toolkit.energy import Energy, EnergyMeter, Mark, energy_between
 from toolkit.governor import POLL_S, Governor, GovernorEvent, GovernorState
+from toolkit.power.reading import Reading
 
+_LOG = logging.getLogger(__name__)
 PERIOD_S = 0.5  # of a share of the time: text comes in bursts no longer than that
 _LOOK_S = 0.1  # a cancelled answer tells nobody here
 _LEAST_WAIT_S = 0.02  # a shorter turn costs more in signals and cold caches than it saves
@@ -27,7 +30,7 @@ class Held(Protocol):
         """End every answer that runs."""
 
     def free(self) -> None:
-        """Free the weights; the next use loads them again."""
+        """End every answer that has begun since, and free the weights; the next use loads them again."""
 
 
 class Pacer:
@@ -45,6 +48,7 @@ class Pacer:
         self._changed = threading.Condition()
         self._running: set[int] = set()
         self._is_held = False
+        self._looked: Reading | None = None
         self._thread: threading.Thread | None = None
 
     def enter(self, number: int) -> None:
@@ -79,19 +83,29 @@ class Pacer:
         return pass_on
 
     def _run(self) -> None:
-        looked = None
-        while True:
-            state = self.governor.poll()
-            if self.governor.reading is not looked:
-                looked = self.governor.reading
-                self._meter.look(looked)
-            if state is GovernorState.STOP:
-                self._stop()
+        try:
+            while self._takes_a_turn():
+                pass
+        except Exception:  # whatever it was, nobody must wait for an engine that is held for ever
+            _LOG.exception("the governor is left out of what is answered now")
             with self._changed:
-                if not self._running:
-                    self._thread = None  # in one step with the look at `_running`: who enters after it starts another
-                    return
-                self._turn(state)
+                self._thread = None
+                self._set_held(False)
+
+    def _takes_a_turn(self) -> bool:
+        """Look, obey, wait; false when nothing is answered any more."""
+        state = self.governor.poll()
+        if self.governor.reading is not self._looked:
+            self._looked = self.governor.reading
+            self._meter.look(self._looked)
+        if state is GovernorState.STOP:
+            self._stop()
+        with self._changed:
+            if not self._running:
+                self._thread = None  # in one step with the look at `_running`: who enters after it starts another
+                return False
+            self._turn(state)
+        return True
 
     def _turn(self, state: GovernorState) -> None:
         """One turn of working and waiting, about a second or `PERIOD_S` long; ends early when no answer is left. Needs the lock."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.toolkit.hot_phone import WELL, Phone
-from tests.toolkit.isolated import LONG, PROMPT, say, wait_until, worker_pid
+from tests.toolkit.isolated import LONG, PROMPT, is_alive, say, wait_until, worker_pid
 from tests.toolkit.test_worker_hold import is_stopped
 from toolkit.engine import Engine
 from toolkit.governor import Governor, GovernorState
@@ -25,6 +27,8 @@ from toolkit.worker_death import CrashCause, EngineCrashed
 from toolkit.worker_hold import Hold
 from toolkit.worker_start import can_isolate
 from toolkit.worker_watch import WorkerLimits
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=[True, False], ids=["own process", "in process"])
@@ -147,22 +151,23 @@ def test_a_paused_process_still_answers_calls(open_real: Callable[..., Engine]) 
 
 
 def test_a_replayed_trace_drives_a_real_engine(open_real: Callable[..., Engine], isolated: bool) -> None:
-    """The package's own table, on seconds that pass a hundred times faster."""
-    began = time.monotonic()
-
-    def clock() -> float:
-        return 100 * (time.monotonic() - began)
-
+    """By the package's own table; the trace's seconds pass when the test says so."""
+    now = 0.0
     trace = [(0.0, WELL), (30.0, Reading(thermal_status=3)), (120.0, WELL)]
-    governor = Governor(load_policy(), TraceReader(trace, clock), clock=clock)
-    session = open_real(isolated=isolated, governor=governor).session()
+    governor = Governor(load_policy(), TraceReader(trace, lambda: now), clock=lambda: now)
+    engine = open_real(isolated=isolated, governor=governor)
+    session = engine.session()
     pieces = session.send(PROMPT, max_tokens=LONG)
+    next(pieces)
+    now = 60.0
+    wait_until(held(engine), "the pause")
+    now = 130.0
+    wait_until(lambda: governor.reading == WELL, "the look at a device that is well")
+    now = 200.0  # and has been for longer than `settle_s`
     for _ in pieces:
-        if governor.n_events >= 2:
-            break
-    pieces.close()  # type: ignore[attr-defined]
-    assert session.metrics is not None
-    assert [event["state"] for event in session.metrics.governor_events][:2] == ["pause", "full"]
+        pass
+    assert session.metrics is not None and session.finish_reason is FinishReason.LENGTH
+    assert [event["state"] for event in session.metrics.governor_events] == ["pause", "full"]
 
 
 def test_a_watch_that_counts_the_pause_would_kill_the_process(open_real: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,3 +214,32 @@ def test_where_no_signal_may_stop_it_the_process_waits_with_its_text(
     phone.heat(0)
     listener.join(120)
     assert not listener.is_alive() and session.finish_reason is FinishReason.LENGTH
+
+
+HOST = """
+import sys, time
+from tests.toolkit.hot_phone import Phone
+from tests.toolkit.isolated import LONG, PROMPT, worker_pid
+from toolkit.engine import Engine
+
+phone = Phone()
+engine = Engine.open(sys.argv[1], context_length=4096, threads=1, isolated=True, governor=phone.governor)
+pieces = engine.session().send(PROMPT, max_tokens=LONG)
+next(pieces)
+phone.heat(3)
+print(worker_pid(engine), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is stopped")
+def test_a_stopped_process_ends_with_its_host(chat_bundle: Path, module_cache: Path) -> None:
+    host = subprocess.Popen([sys.executable, "-c", HOST, str(chat_bundle)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert host.stdout is not None
+    try:
+        pid = int(host.stdout.readline())
+        wait_until(lambda: is_stopped(pid), "the stop of the process")
+    finally:
+        host.kill()
+        host.communicate()
+    wait_until(lambda: not is_alive(pid), "the end of the engine's process")

@@ -165,3 +165,20 @@ def test_without_a_governor_nothing_is_held_or_gated() -> None:
     assert answer.gated(taken.append, lambda: False) == taken.append
     answer.close()
     assert answer.events == () and answer.energy is None and not pacers()
+
+
+def test_a_pacer_that_fails_leaves_the_engine_free_and_tries_again_at_the_next_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.status = 2
+    first = watch(engine)
+    wait_until(lambda: engine.is_held, "the pause")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.governor, "poll", lambda: 1 / 0)
+        wait_until(lambda: not engine.is_held, "the end of the pause")
+        wait_until(lambda: not pacers(), "the end of the pacer's thread")
+    assert "left out" in caplog.text
+    first.close()
+    second = watch(engine)
+    wait_until(lambda: engine.is_held, "the pause of the next")
+    second.close()

@@ -7,6 +7,7 @@ or zero, and `getThermalHeadroom` answers NaN when it is asked more than about o
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,16 +21,40 @@ _LEAST_MICROAMPERES = 20_000  # a phone that is awake draws more than 20 mA, and
 
 
 class AndroidReader:
-    """Keeps the last headroom, because the system tells it at most once a second."""
+    """Keeps the last headroom, because the system tells it at most once a second.
 
-    def __init__(self, context: Callable[[], Any | None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`context` returns the app's Android context, or None outside of an app."""
-        self._context, self._clock = context, clock
+    Java attaches each thread that asks it, and ends the app when such a thread ends without being detached. Whose thread asks here is not
+    known, and one of Java's own must not be detached, so every look is taken on a thread of its own, which is.
+    """
+
+    def __init__(
+        self, context: Callable[[], Any | None], *, clock: Callable[[], float] = time.monotonic, longest_look_s: float = 5.0
+    ) -> None:
+        """`context` returns the app's Android context, or None outside of an app; a look that takes longer tells nothing."""
+        self._context, self._clock, self._longest_look_s = context, clock, longest_look_s
+        self._thread: threading.Thread | None = None
         self._headroom: float | None = None
         self._asked_at = self._told_at = -math.inf
 
     def __call__(self) -> Reading:
-        """What the system tells now; whatever one service refuses, the others are asked."""
+        """What the system tells now."""
+        told: list[Reading] = []
+
+        def look() -> None:
+            try:
+                told.append(self._look())
+            finally:
+                _detach()
+
+        if self._thread is not None and self._thread.is_alive():
+            return Reading()  # the look before still waits for the system
+        self._thread = threading.Thread(target=look, name="android-reading", daemon=True)
+        self._thread.start()
+        self._thread.join(self._longest_look_s)
+        return told[0] if told else Reading()
+
+    def _look(self) -> Reading:
+        """Whatever one service refuses, the others are asked."""
         try:
             context = self._context()
         except Exception:  # pyjnius raises its own exceptions, before and after an app's end
@@ -59,6 +84,14 @@ class AndroidReader:
             if isinstance(value, float) and math.isfinite(value) and value >= 0:
                 self._headroom, self._told_at = value, now
         return self._headroom if now - self._told_at <= _HEADROOM_COUNTS_FOR_S else None
+
+
+def _detach() -> None:
+    try:
+        from jnius import detach
+    except ImportError:
+        return
+    detach()
 
 
 def _service(context: Any, name: str) -> Any:

@@ -28,7 +28,8 @@ def device_readers(root: Path = ROOT, system: str | None = None) -> tuple[Reader
         from toolkit.power.android import AndroidReader
         from toolkit.power.pressure import read_pressure
 
-        return (AndroidReader(app_context), partial(read_pressure, root))
+        context = app_context()  # here, because a thread that Java did not make finds none of the app's own classes
+        return (AndroidReader(lambda: context), partial(read_pressure, root))
     if system == "ios":
         from toolkit.power.apple import read_ios_battery, read_process_info
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.toolkit.isolated import wait_until
 from toolkit.power.android import AndroidReader
 from toolkit.power.reading import Reading
 
@@ -66,10 +68,13 @@ class Phone:
 
 
 @pytest.fixture(autouse=True)
-def jnius(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("jnius")
+def detached(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """pyjnius; returns the threads that were detached from Java."""
+    module, threads = types.ModuleType("jnius"), list[threading.Thread]()
     module.autoclass = lambda name: lambda action: action  # type: ignore[attr-defined]
+    module.detach = lambda: threads.append(threading.current_thread())  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jnius", module)
+    return threads
 
 
 def read(**values: Any) -> Reading:
@@ -146,6 +151,36 @@ def test_headroom_that_is_not_a_number_leaves_the_last_for_ten_seconds(clock: Cl
     assert reader().thermal_headroom == 0.3
     clock.now += 2
     assert reader().thermal_headroom is None
+
+
+def test_java_is_asked_on_threads_that_are_detached_again(detached: list[threading.Thread]) -> None:
+    asked: list[threading.Thread] = []
+
+    def context() -> Phone:
+        asked.append(threading.current_thread())
+        return Phone()
+
+    reader = AndroidReader(context)
+    reader()
+    reader()
+    assert asked == detached and len(set(asked)) == 2 and threading.current_thread() not in asked
+    assert AndroidReader(refuse)().tells_nothing and len(detached) == 3
+
+
+def test_a_service_that_hangs_hangs_nobody_and_is_asked_once() -> None:
+    n_asked, release = 0, threading.Event()
+
+    def context() -> None:
+        nonlocal n_asked
+        n_asked += 1
+        release.wait(60)
+
+    reader = AndroidReader(context, longest_look_s=0.05)
+    assert reader().tells_nothing and reader().tells_nothing and n_asked == 1
+    release.set()
+    wait_until(lambda: not any(thread.name == "android-reading" for thread in threading.enumerate()), "the end of the look")
+    reader()
+    assert n_asked == 2
 
 
 def refuse() -> Any:
