@@ -96,7 +96,7 @@ class Engine:
         bundle = bundle if isinstance(bundle, Bundle) else Bundle.unchecked(bundle)
         budget, limits, device = budget or Budget(), limits or WorkerLimits(), device or probe_device()
         chosen_governor = choose_governor(governor, budget)
-        refuse_to_load(chosen_governor, bundle.name, force=force)
+        refuse_to_load(chosen_governor, bundle.name, budget, force=force)
         threads = threads_left(chosen_governor, device.cores.best_threads) if threads is None else threads
         settings = LoadSettings(device, budget, backend, threads, context_length, force, isolated, limits)
         chosen = load_backend(backend or backend_for(bundle.manifest.target))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from toolkit.pacing import AnswerWatch, Held, Pacer
 from toolkit.power.rapl import RaplCounter
 from toolkit.power.reading import Reading
 from toolkit.power.sources import DeviceReader
+
+_LOG = logging.getLogger(__name__)
 
 
 def choose_governor(asked: Governor | bool | None, budget: Budget, *, reader: Callable[[], Reading] | None = None) -> Governor | None:
@@ -42,13 +45,18 @@ def choose_governor(asked: Governor | bool | None, budget: Budget, *, reader: Ca
     return Governor(policy.within(budget), reader)
 
 
-def refuse_to_load(governor: Governor | None, name: str, *, force: bool) -> None:
+def refuse_to_load(governor: Governor | None, name: str, budget: Budget, *, force: bool) -> None:
     """Keep a bundle from being loaded while the device asks to stop.
 
     Raises:
         BudgetError: It does, and nobody forces it.
     """
-    if governor is None or governor.poll() is not GovernorState.STOP:
+    if governor is None:
+        return
+    state = governor.poll()
+    if budget.max_temperature_c is not None and governor.reading.temperature_c is None:  # a promise that cannot be kept must not be silent
+        _LOG.warning("the limit of %g °C is not kept: nothing on this device tells a temperature", budget.max_temperature_c)
+    if state is not GovernorState.STOP:
         return
     if force:
         governor.excuse_stops()

@@ -89,6 +89,14 @@ def test_a_battery_below_the_floor_is_refused_before_anything_is_loaded(open_fak
     assert len(lines) == 3 and "battery 12 %, below 15 %, unplugged" in lines[1] and "--force" in lines[2]
 
 
+def test_a_limit_that_nothing_can_keep_is_named(open_fake: Callable[..., Engine], caplog: pytest.LogCaptureFixture) -> None:
+    open_fake(budget=Budget(max_temperature_c=45), governor=Governor(reader=lambda: WELL))
+    assert "the limit of 45 °C is not kept" in caplog.text
+    caplog.clear()
+    open_fake(budget=Budget(max_temperature_c=45), governor=Governor(reader=lambda: Reading(temperature_c=30.0)))
+    assert caplog.text == ""
+
+
 def test_forced_it_answers_all_the_same_and_says_so(open_fake: Callable[..., Engine], backend: FakeBackend) -> None:
     engine = open_fake(budget=Budget(battery_floor=0.15), governor=Governor(reader=lambda: LOW), force=True)
     backend.engine.answers = ["yes" + END]
