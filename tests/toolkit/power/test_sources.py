@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.toolkit.machine_root import machine_root
 from toolkit.power.battery import SUPPLIES
+from toolkit.power.rapl import RaplCounter
 from toolkit.power.reading import Reading, merged
 from toolkit.power.sources import DeviceReader, device_readers, read_device
 from toolkit.power.thermal import ZONES
@@ -52,3 +56,51 @@ def test_a_reader_that_fails_is_left_out_and_named_once(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         assert [reader(), reader()] == [Reading(thermal_status=2)] * 2
     assert len(caplog.records) == 1 and "broken" in caplog.text
+
+
+KERNEL_FILES = [
+    *(f"{SUPPLIES}/BAT0/{name}" for name in ("type", "scope", "present", "status", "capacity", "power_now", "current_now", "voltage_now")),
+    *(f"{SUPPLIES}/BAT0/{name}" for name in ("energy_full", "energy_now", "charge_full", "charge_now")),
+    *(f"{SUPPLIES}/AC/{name}" for name in ("type", "online")),
+    "sys/firmware/acpi/platform_profile",
+    *(f"{ZONES}/thermal_zone0/{name}" for name in ("type", "mode", "temp")),
+    *(f"proc/pressure/{name}" for name in ("memory", "cpu")),
+    *("proc/self/cgroup", "proc/self/mountinfo", "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory.stat"),
+    *(f"sys/class/powercap/intel-rapl:0/{name}" for name in ("name", "energy_uj", "max_energy_range_uj")),
+]
+WORDS = [
+    "Battery",
+    "Mains",
+    "Discharging",
+    "Charging",
+    "psys",
+    "package-0",
+    "0",
+    "1",
+    "-1",
+    "57",
+    "99999999999999999999999",
+    "some avg10=5.0",
+]
+WORDS += ["some avg10=nan", "0::/", "24 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw", "inactive_file 5", "max", "low-power", ""]
+CONTENT = st.one_of(
+    st.sampled_from(WORDS).map(str.encode), st.binary(max_size=40), st.integers(-(10**13), 10**13).map(lambda n: b"%d\n" % n)
+)
+
+
+@given(st.dictionaries(st.sampled_from(KERNEL_FILES), CONTENT, max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_whatever_the_kernel_says_readings_are_sane_and_nothing_raises(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, content in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+        readings = [reader() for reader in device_readers(root, "linux")]  # not through DeviceReader, which catches
+        energy_j = RaplCounter(root).energy_j()
+    reading = merged(readings)
+    for share in (reading.battery_share, reading.memory_pressure, reading.memory_used_share, reading.cpu_pressure):
+        assert share is None or 0 <= share <= 1
+    assert reading.temperature_c is None or -40 <= reading.temperature_c <= 150
+    assert reading.battery_power_w is None or 0 < reading.battery_power_w <= 500
+    assert energy_j is None or energy_j >= 0
