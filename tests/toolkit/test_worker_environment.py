@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.toolkit.isolated import wait_until
 from toolkit.worker_start import can_isolate, start_process
 
 pytestmark = pytest.mark.skipif(
@@ -18,7 +19,9 @@ def environment_of_a_worker() -> dict[str, str]:
     """What a fresh engine's process was given."""
     process, events = start_process([])
     try:
-        entries = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
+        environ = Path(f"/proc/{process.pid}/environ")  # empty for a moment: exec tells its caller before the new image has its own
+        wait_until(lambda: environ.read_bytes() != b"", "the environment of the process")
+        entries = environ.read_bytes().decode().split("\0")
         return dict(entry.split("=", 1) for entry in entries if "=" in entry)
     finally:
         process.kill()
