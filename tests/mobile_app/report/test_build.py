@@ -35,6 +35,19 @@ def test_each_sentence_reaches_the_field_it_is_for() -> None:
     assert report.n_dropped == 0
 
 
+@pytest.mark.parametrize(
+    ("said", "site"),
+    [
+        ("Okay, this is the inspection at North Street substation, twelfth of November.", "North Street substation"),
+        ("Inspection of bridge four.", "bridge four"),
+        ("Inspection in the boiler house, ten thirty.", "the boiler house"),
+    ],
+)
+def test_the_site_is_named_as_it_was_said(said: str, site: str) -> None:
+    report = report_of(said, *PUMP[1:])
+    assert report.site is not None and report.site.text == site == (report.title.text if report.title else "")
+
+
 def test_a_measurement_is_what_was_said_last_with_its_name() -> None:
     measurements = report_of(*PUMP).measurements
     assert [(one.what.text if one.what else "", amount(one.fact)) for one in measurements] == [
