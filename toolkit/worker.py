@@ -105,7 +105,8 @@ class Worker:
 
     def hold(self, is_held: bool) -> None:
         """Stop the process where it is, or let it go on; calls are answered all the same, and the time is no sign of a hang."""
-        self._hold.set(is_held)
+        if os.getpid() == self._host_pid:  # a fork's copy of this object knows nothing of what its process does
+            self._hold.set(is_held)
 
     def stream_of(self, sink: Callable[[Any], None]) -> Stream:
         """A callable argument for `call`, whose events arrive on the keeper's thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -243,3 +244,21 @@ def test_a_stopped_process_ends_with_its_host(chat_bundle: Path, module_cache: P
         host.kill()
         host.communicate()
     wait_until(lambda: not is_alive(pid), "the end of the engine's process")
+
+
+def test_a_fork_lets_nothing_go_on(open_real: Callable[..., Engine]) -> None:
+    """It has a copy of everything that could, such as a generator that it collects."""
+    if not can_isolate():
+        pytest.skip("this platform lets an app start no process")
+    phone = Phone()
+    engine = open_real(isolated=True, governor=phone.governor)
+    pieces = engine.session().send(PROMPT, max_tokens=LONG)
+    next(pieces)
+    phone.heat(3)
+    wait_until(lambda: is_stopped(worker_pid(engine)), "the stop of the process")
+    if (pid := os.fork()) == 0:
+        engine.hold(False)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    time.sleep(0.2)
+    assert is_stopped(worker_pid(engine))
