@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 from toolkit.backends import BACKENDS
 from toolkit.backends.llama_server import DISTRIBUTION, find_program
 from toolkit.device.profile import Device
 from toolkit.errors import UsageError
+from toolkit.installed import UNKNOWN, installed_version
 from toolkit.target_support import why_not
 
 _LIMIT_S = 60.0
@@ -23,6 +23,8 @@ import json, sys
 from dataclasses import asdict
 from toolkit.backends import load_backend
 from toolkit.errors import ToolkitError
+from toolkit.installed import UNKNOWN, installed_version
+from toolkit.installed import UNKNOWN, installed_version
 try:
     facts = asdict(load_backend({name!r}).probe())
 except ToolkitError as error:
@@ -148,7 +150,5 @@ def _unusable(name: str, engine: Engine, version: str | None, why: str, fix: str
 
 
 def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    version = installed_version(distribution)
+    return None if version == UNKNOWN else version

@@ -15,11 +15,11 @@ import os
 import time
 import weakref
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
 from toolkit.cache import cache_root
+from toolkit.installed import installed_version
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 4096
@@ -133,13 +133,7 @@ def versions(backend: str) -> str:
     from toolkit.diagnosis import ENGINES
 
     names = ["ondevice-toolkit", *([ENGINES[backend].distribution] if backend in ENGINES else [])]
-    found = []
-    for name in names:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            found.append(f"{name} unknown")
-    return ", ".join(found)
+    return ", ".join(f"{name} {installed_version(name)}" for name in names)
 
 
 _begun: weakref.WeakSet[LoadMark] = weakref.WeakSet()

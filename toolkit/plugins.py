@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 from toolkit.errors import BackendUnavailableError
@@ -24,6 +23,8 @@ def load_plugin(name: str) -> Callable[..., Any]:
         BackendUnavailableError: Nothing is registered, or a package it needs is not installed. (Any other ImportError
             is a defect of the plug-in and raised as it is.)
     """
+    from importlib import metadata
+
     purpose = PURPOSES[name]
     found = list(metadata.entry_points(group=GROUP, name=name))
     if not found:

@@ -59,7 +59,7 @@ def test_a_note_counts_for_a_day() -> None:
 
 def test_another_version_of_the_toolkit_or_of_the_engine_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"ondevice-toolkit": "1.0", "litert-lm-api": "0.18.1"}
-    monkeypatch.setattr("importlib.metadata.version", lambda name: installed[name])
+    monkeypatch.setattr("toolkit.load_mark.installed_version", lambda name: installed[name])
     seen = [versions("litert")]
     for name in installed:
         installed[name] += ".1"
