@@ -11,7 +11,6 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, S
 from toolkit.backends.litert_stream import LiteRtStream
 from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
+from toolkit.installed import installed_version
 
 if TYPE_CHECKING:
     from toolkit.bundle import Bundle
@@ -54,10 +54,7 @@ def _import_engine() -> Any:
 
 
 def _version() -> str:
-    try:
-        return metadata.version(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return installed_version(_DISTRIBUTION)
 
 
 class LiteRtBackend:

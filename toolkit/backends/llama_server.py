@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from toolkit.backends.llama_client import LlamaClient
 from toolkit.backends.token_loop import one_line
 from toolkit.errors import BackendUnavailableError, EngineError, UsageError
 from toolkit.helper_processes import add_helper, remove_helper
+from toolkit.installed import installed_version
 
 _LOG = logging.getLogger(__name__)
 PROGRAM_VARIABLE = "LLAMA_SERVER"
@@ -99,7 +99,7 @@ def probe_server() -> tuple[str, tuple[str, ...], str]:
     # "CPU : SSE3 = 1 | AVX2 = 1 | ...": what this build uses of the processor
     _, _, found = str(xllamacpp.get_system_info()).partition("CPU :")
     names = [part.split("=")[0].strip() for part in found.split("|") if part.partition("=")[2].strip() == "1"]
-    version = f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}"
+    version = f"{DISTRIBUTION} {installed_version(DISTRIBUTION)}"
     return version, uses, f"llama.cpp's server out of the wheel, in the engine's process; {', '.join(names) or 'no instruction sets told'}"
 
 
@@ -257,7 +257,7 @@ def import_wheel() -> Any:
     except ImportError as error:
         raise BackendUnavailableError(
             "the GGUF engine does not load on this machine",
-            why=f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}: {one_line(error)}",
+            why=f"{DISTRIBUTION} {installed_version(DISTRIBUTION)}: {one_line(error)}",
             fix="build llama.cpp and put llama-server on PATH",
         ) from error
     return xllamacpp

@@ -6,13 +6,13 @@ import copy
 import logging
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.hf_text import HfText
 from toolkit.backends.token_loop import TokenEngine, one_line
 from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _import_engine() -> Any:
     except ImportError as error:  # its shared library does not load here
         raise BackendUnavailableError(
             "the MLX engine does not load on this machine",
-            why=f"{_DISTRIBUTION} {metadata.version(_DISTRIBUTION)}, {platform.machine()}: {one_line(error)}",
+            why=f"{_DISTRIBUTION} {installed_version(_DISTRIBUTION)}, {platform.machine()}: {one_line(error)}",
             fix="pip install --force-reinstall mlx mlx-lm, or use a bundle for another target",
         ) from error
     return mx
@@ -53,7 +53,7 @@ class MlxBackend:
         mx = _import_engine()
         is_cpu = mx.default_device() == mx.Device(mx.cpu)
         detail = "this build of mlx has no GPU: quantized models are slow on it" if is_cpu else "Metal"
-        version = f"{metadata.version(_DISTRIBUTION)}, mlx {mx.__version__}"
+        version = f"{installed_version(_DISTRIBUTION)}, mlx {mx.__version__}"
         return BackendFacts(version, ("CPU",) if is_cpu else ("GPU",), detail, Capabilities(clone=True, checkpoint=True, logits=True))
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> TokenEngine:

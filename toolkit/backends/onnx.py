@@ -6,12 +6,12 @@ import json
 import logging
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Message
 from toolkit.backends.token_loop import TokenEngine, one_line
 from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _import_engine() -> Any:
     except ImportError as error:  # its shared libraries do not load here
         raise BackendUnavailableError(
             "the ONNX engine does not load on this machine",
-            why=f"{_DISTRIBUTION} {metadata.version(_DISTRIBUTION)}, {platform.machine()}: {one_line(error)}",
+            why=f"{_DISTRIBUTION} {installed_version(_DISTRIBUTION)}, {platform.machine()}: {one_line(error)}",
             fix=f"pip install --force-reinstall {_DISTRIBUTION}, or use a bundle for another target",
         ) from error
     genai.disable_telemetry_events()

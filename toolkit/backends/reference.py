@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.hf_text import HfText
 from toolkit.backends.token_loop import TokenEngine, one_line
 from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ReferenceBackend:
     def probe(self) -> BackendFacts:
         torch = _import_engine()
         detail = f"torch {torch.__version__} with {torch.backends.cpu.get_cpu_capability()}, float32: the oracle, not for use"
-        return BackendFacts(metadata.version("transformers"), ("CPU",), detail, Capabilities(clone=True, checkpoint=True, logits=True))
+        return BackendFacts(installed_version("transformers"), ("CPU",), detail, Capabilities(clone=True, checkpoint=True, logits=True))
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> TokenEngine:
         check_threads(threads)
