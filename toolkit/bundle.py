@@ -18,6 +18,7 @@ from toolkit.manifest import FileRecord, Manifest
 from toolkit.manifest_reader import load_manifest
 from toolkit.units import format_bytes
 
+SPEECH_MODEL_TYPE = "whisper"
 _SETTLED_NS = 100_000_000  # a file changed this lately could change again without its mtime moving
 _AGAIN = "copy the bundle again from where it came from, or convert it again (convert SOURCE --to TARGET --force)"
 
@@ -67,6 +68,19 @@ class Bundle:
                 fix="give the folder that `convert` wrote, like bundles/NAME-litert-int8",
             )
         return cls(folder, load_manifest(folder))
+
+    def require_prompts(self) -> None:
+        """Refuse a model that takes no prompts.
+
+        Raises:
+            UsageError: It writes down recordings.
+        """
+        if self.manifest.spec.get("model_type") == SPEECH_MODEL_TYPE:
+            raise UsageError(
+                f"{self.name} is a speech model",
+                why="it takes a recording, no prompt",
+                fix=f"toolkit transcribe {self.path} FILE, or run a bundle of a language model",
+            )
 
     def check(self, *, full_check: bool = False, advance: Callable[[float], None] | None = None) -> None:
         """Check every file against the manifest, as `open` does.

@@ -69,8 +69,9 @@ class Loader:
 
         Raises:
             BackendUnavailableError: A process of its own was asked for, and this platform has none.
-            BudgetError, UsageError: See `make_plan`.
+            BudgetError, UsageError: See `make_plan`. Or the bundle takes no prompts.
         """
+        bundle.require_prompts()
         self.native: NativeEngine | None = None
         self.load_s, self.n_restarts, self.is_closed = 0.0, 0, False
         self._bundle, self._settings = bundle, settings

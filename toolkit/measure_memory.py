@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.backends import backend_for
+from toolkit.bundle import SPEECH_MODEL_TYPE
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.calibration import MemoryRun
 from toolkit.device.profile import probe_device
@@ -34,7 +35,6 @@ ANSWER_TOKENS = 8
 _WORDS = "The inspector walked along the line and wrote down what each pump, valve and gauge was doing that morning. "
 _FIELDS = {"VmHWM": "peak_rss_bytes", "RssAnon": "anonymous_bytes", "RssFile": "mapped_bytes", "VmPeak": "address_space_bytes"}
 _LIMIT_S = 900.0
-_SPEECH_MODEL_TYPE = "whisper"  # its engine takes a recording and has no context to fill
 
 
 def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, threads: int | None = None) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def can_measure(manifest: Manifest) -> bool:
 
     MLX is measured on Apple's chips alone, which have no /proc: a CPU reads its packed weights a token a second, and holds other things.
     """
-    if not Path("/proc/self/status").exists() or manifest.spec.get("model_type") == _SPEECH_MODEL_TYPE:
+    if not Path("/proc/self/status").exists() or manifest.spec.get("model_type") == SPEECH_MODEL_TYPE:  # it has no context to fill
         return False
     try:
         backend_for(manifest.target)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.tiny_bundle import CONTEXT_LENGTH, tiny_bundle
+from tests.toolkit.small_manifest import small_bundle
 from toolkit.backends import BACKENDS
 from toolkit.backends.base import Message
 from toolkit.budget import Budget
@@ -28,6 +29,14 @@ def engine(chat_bundle: Path) -> Iterator[Engine]:
 def answer(engine: Engine, text: str = "check the pump", n_tokens: int = 24, **options: Any) -> str:
     with engine.session(**options) as session:
         return "".join(piece.text for piece in session.send(text, max_tokens=n_tokens))
+
+
+@pytest.mark.parametrize("target", ["litert", "onnx"])
+def test_a_speech_model_is_not_opened_for_prompts(tmp_path: Path, target: str) -> None:
+    bundle = small_bundle(tmp_path / "speech", target=target, spec={"model_type": "whisper"})
+    with pytest.raises(UsageError) as caught:
+        Engine.open(bundle)
+    assert caught.value.exit_code == 2 and f"toolkit transcribe {bundle} FILE" in caught.value.fix
 
 
 def test_an_engine_opens_a_folder_or_a_checked_bundle_and_says_what_it_uses(chat_bundle: Path) -> None:
