@@ -1,9 +1,18 @@
 from converters.table import bundle_table
 
 ENTRY = {
-    "name": "m-litert-int8", "path": "bundles/m-litert-int8", "target": "litert", "recipe": "int8", "bytes": 2**20,
-    "bits_per_weight": 8.051, "kl_mean": -1e-9, "kl_p99": 0.1234, "top1_agreement": 0.955, "perplexity_ratio": 1.00339,
-    "verdict": "pass", "is_new": True,
+    "name": "m-litert-int8",
+    "path": "bundles/m-litert-int8",
+    "target": "litert",
+    "recipe": "int8",
+    "bytes": 2**20,
+    "bits_per_weight": 8.051,
+    "kl_mean": -1e-9,
+    "kl_p99": 0.1234,
+    "top1_agreement": 0.955,
+    "perplexity_ratio": 1.00339,
+    "verdict": "pass",
+    "is_new": True,
 }
 
 
