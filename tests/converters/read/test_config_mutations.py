@@ -114,6 +114,7 @@ def small_convert(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
 
     monkeypatch.setattr(pipeline, "default_parts", parts)
+    monkeypatch.setattr(pipeline, "give_back_memory", lambda: None)  # seconds, in a process with all that the tests have loaded
     return own_folders
 
 
