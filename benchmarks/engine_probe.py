@@ -19,7 +19,9 @@ from toolkit.errors import EngineError, ToolkitError
 from toolkit.worker_proxy import RemoteEngine
 
 
-def job(bundle_path: str, *, n_prompt: int, n_answer: int, threads: int, repeats: int, warm_up: bool) -> dict[str, Any]:
+def job(
+    bundle_path: str, *, n_prompt: int, n_answer: int, threads: int, repeats: int, warm_up: bool, in_process: bool = False
+) -> dict[str, Any]:
     """Open the bundle, answer `repeats` times and read the memory of the process the engine runs in.
 
     Returns:
@@ -29,7 +31,7 @@ def job(bundle_path: str, *, n_prompt: int, n_answer: int, threads: int, repeats
     started = time.perf_counter()
     bundle = Bundle.open(bundle_path)
     checked = time.perf_counter()
-    with Engine.open(bundle, threads=threads, expected_tokens=n_prompt + n_answer) as engine:
+    with Engine.open(bundle, threads=threads, expected_tokens=n_prompt + n_answer, isolated=False if in_process else None) as engine:
         opened = time.perf_counter()
         loaded = _memory(engine)
         prompt = prompt_of(lambda text: len(engine.tokenize(text)) + engine.native.n_start_tokens, n_prompt)
@@ -84,6 +86,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, metavar="N")
     parser.add_argument("--repeats", type=int, default=1, metavar="N")
     parser.add_argument("--warm-up", action="store_true", help="answer once before measuring")
+    parser.add_argument("--in-process", action="store_true", help="load the engine here, not in a process of its own")
     args = parser.parse_args()
     try:
         figures = job(
@@ -93,6 +96,7 @@ def main() -> int:
             threads=args.threads,
             repeats=args.repeats,
             warm_up=args.warm_up,
+            in_process=args.in_process,
         )
     except ToolkitError as error:
         print(error, file=sys.stderr)

@@ -47,13 +47,16 @@ def flat(figures: dict[str, Any]) -> dict[str, float]:
 def measure(args: argparse.Namespace) -> Report:
     bundles = {bundle.name: bundle.path for bundle in map(Bundle.open, args.bundles)}
     jobs = token_counts(args.jobs, "--jobs", at_least=ANSWER_TOKENS + 1)
-    report = Report("model_memory", {"bundles": list(bundles), "jobs": jobs, "rounds": args.rounds, "threads": args.threads})
+    report = Report(
+        "model_memory",
+        {"bundles": list(bundles), "jobs": jobs, "rounds": args.rounds, "threads": args.threads, "in_process": args.in_process},
+    )
     taken: dict[tuple[str, int, str], list[dict[str, float]]] = {}
     subjects = [f"{name} {n_tokens}" for name in bundles for n_tokens in jobs]
     with tempfile.TemporaryDirectory(prefix="model-memory-", dir=args.scratch) as scratch:
         for index, subject in interleaved(subjects, args.rounds):
             name, _, n_tokens = subject.rpartition(" ")
-            job = Job(int(n_tokens) - ANSWER_TOKENS, ANSWER_TOKENS, args.threads)
+            job = Job(int(n_tokens) - ANSWER_TOKENS, ANSWER_TOKENS, args.threads, in_process=args.in_process)
             cache = Path(scratch) / "cache"
             for heat in ("cold", "warm"):
                 figures, _ = run_probe(bundles[name], job, cache=cache)
@@ -80,6 +83,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=5, metavar="N", help="processes of each kind (default: 5)")
     options.add_argument("--jobs", default="384,1280", metavar="N,N", help="tokens of the jobs (default: 384,1280)")
     options.add_argument("--threads", type=int, default=2, metavar="N", help="default: 2")
+    options.add_argument("--in-process", action="store_true", help="the engine in the job's process, not in one of its own")
     options.add_argument("--scratch", metavar="DIR", type=Path, help="where caches go (default: the system's temporary folder)")
     return run(measure, options.parse_args())
 

@@ -16,13 +16,14 @@ from toolkit.cache import CACHE_VARIABLE
 
 @dataclass(frozen=True)
 class Job:
-    """What one child does: a prompt of `n_prompt` tokens, then `n_answer` tokens."""
+    """What one child does: a prompt of `n_prompt` tokens, then `n_answer` tokens; the engine in a process of its own, or in the child."""
 
     n_prompt: int
     n_answer: int
     threads: int
     repeats: int = 1
     warm_up: bool = False
+    in_process: bool = False
 
 
 def run_probe(bundle: Path, job: Job, *, cache: Path | None = None) -> tuple[dict[str, Any], TreeRun]:
@@ -40,6 +41,7 @@ def run_probe(bundle: Path, job: Job, *, cache: Path | None = None) -> tuple[dic
     command = [sys.executable, "-m", "benchmarks.engine_probe", str(bundle)]
     command += ["--prompt-tokens", str(job.n_prompt), "--answer-tokens", str(job.n_answer)]
     command += ["--threads", str(job.threads), "--repeats", str(job.repeats), *(["--warm-up"] if job.warm_up else [])]
+    command += ["--in-process"] if job.in_process else []
     env = {**os.environ, "PYTHONPATH": str(ROOT)} | ({CACHE_VARIABLE: str(cache)} if cache is not None else {})
     cost = run_tree(command, env=env)
     cost.check(f"a job of {job.n_prompt} + {job.n_answer} tokens on {bundle.name}")

@@ -53,8 +53,10 @@ def test_startup_measures_each_command_as_often_as_asked(tmp_path: Path) -> None
     assert figures["import toolkit", "wall_s"]["target"]["limit"] == 0.05
 
 
-def test_model_memory_tells_cold_from_warm_for_each_job(tiny_chat_bundle: Path, tmp_path: Path) -> None:
-    record = bench("model_memory", str(tiny_chat_bundle), "--jobs", "96,160", "--rounds", "1", tmp_path=tmp_path)
+@pytest.mark.parametrize("extra", [(), ("--in-process",)])
+def test_model_memory_tells_cold_from_warm_for_each_job(tiny_chat_bundle: Path, tmp_path: Path, extra: tuple[str, ...]) -> None:
+    record = bench("model_memory", str(tiny_chat_bundle), "--jobs", "96,160", "--rounds", "1", *extra, tmp_path=tmp_path)
+    assert record["settings"]["in_process"] is bool(extra)
     figures = by_name(record)
     for job in ("96 tokens, cold", "96 tokens, warm", "160 tokens, cold", "160 tokens, warm"):
         subject = f"tiny-litert-fp32, {job}"
