@@ -10,27 +10,20 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolkit.answer import Answer, FinishReason, Piece
 from toolkit.backends.base import Message, Sampling, Sink, StreamEvent
 from toolkit.errors import EngineError, UsageError
-from toolkit.limits import check_max_tokens, check_stops, check_text
 from toolkit.metrics import Metrics, metrics_of
 from toolkit.pacing import AnswerWatch
+from toolkit.request import Request, checked_request
 from toolkit.session_cache import Cache
 
 if TYPE_CHECKING:
     from toolkit.engine import Engine
 
 __all__ = ["FinishReason", "Message", "Piece", "Session"]
-
-
-@dataclass(frozen=True)
-class _Request:
-    text: str
-    max_tokens: int
-    stops: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -49,6 +42,7 @@ class Session:
     Attributes:
         metrics: What the last answer cost; None before the first.
         finish_reason: Why the last answer ended; None before the first.
+        parsed: The last answer as its schema's value, once it was heard to its end; None where it was cut, or had no schema.
         sampling: How tokens are chosen, seed included.
     """
 
@@ -63,13 +57,14 @@ class Session:
         self.sampling = sampling
         self.metrics: Metrics | None = None
         self.finish_reason: FinishReason | None = None
+        self.parsed: Any = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What was said so far. A question whose answer was cancelled before its first text is not part of it."""
         return tuple(self._messages)
 
-    def send(self, text: str, *, max_tokens: int = 256, stop: str | Iterable[str] = ()) -> Iterator[Piece]:
+    def send(self, text: str, *, max_tokens: int = 256, stop: str | Iterable[str] = (), schema: Any = None) -> Iterator[Piece]:
         """Ask, and iterate over the answer as it is generated. Nothing happens before the first piece is asked for.
 
         Breaking out of the loop cancels the answer; what was shown stays part of the conversation.
@@ -78,17 +73,19 @@ class Session:
             text: The user's message, or in a plain session the text to go on from.
             max_tokens: Most tokens to generate.
             stop: Strings that end the answer; they are not shown, nor is what follows.
+            schema: What the answer is to be: see `toolkit.schema`. Its value is in `parsed` afterwards.
 
         Raises:
-            UsageError: A limit is out of range, the prompt is longer than the context, or an answer is still running.
+            UsageError: A limit is out of range, the prompt is longer than the context, an answer is still running, or the schema is none.
+            BackendUnavailableError: This engine holds answers to no schema.
             BudgetError: The budget's tokens are used up.
             EngineError: The engine refused the prompt or failed.
         """
-        return self._pieces(self._request(text, max_tokens, stop))
+        return self._pieces(self._request(text, max_tokens, stop, schema))
 
-    def asend(self, text: str, *, max_tokens: int = 256, stop: str | Iterable[str] = ()) -> AsyncIterator[Piece]:
+    def asend(self, text: str, *, max_tokens: int = 256, stop: str | Iterable[str] = (), schema: Any = None) -> AsyncIterator[Piece]:
         """`send` for asyncio: the event loop is never blocked, and cancelling the task cancels the answer."""
-        return self._async_pieces(self._request(text, max_tokens, stop))
+        return self._async_pieces(self._request(text, max_tokens, stop, schema))
 
     @property
     def is_answering(self) -> bool:
@@ -128,14 +125,13 @@ class Session:
         if getattr(self, "_cache", None) is not None:
             self.drop_cache()
 
-    def _request(self, text: str, max_tokens: int, stop: str | Iterable[str]) -> _Request:
-        check_max_tokens(max_tokens)
-        check_text(text, what="the prompt", context_length=self._engine.max_context_length)
+    def _request(self, text: str, max_tokens: int, stop: str | Iterable[str], schema: Any) -> Request:
+        request = checked_request(text, max_tokens, stop, schema, context_length=self._engine.max_context_length)
         if not self._is_chat and not text and not self._messages:
             raise UsageError("the prompt is empty", why="there is nothing to continue", fix="give at least one word")
-        return _Request(text, max_tokens, check_stops(stop))
+        return request
 
-    def _pieces(self, request: _Request) -> Iterator[Piece]:
+    def _pieces(self, request: Request) -> Iterator[Piece]:
         events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
         answer = self._begin(request, events.put, _Start())
         try:
@@ -144,8 +140,9 @@ class Session:
                     yield piece
         finally:
             self._end(request, answer)
+        self.parsed = request.parsed(answer)
 
-    async def _async_pieces(self, request: _Request) -> AsyncIterator[Piece]:
+    async def _async_pieces(self, request: Request) -> AsyncIterator[Piece]:
         loop, events = asyncio.get_running_loop(), asyncio.Queue[StreamEvent]()
 
         def sink(event: StreamEvent) -> None:
@@ -166,6 +163,7 @@ class Session:
                     yield piece
         finally:
             self._end(request, answer)
+        self.parsed = request.parsed(answer)
 
     def _take(self, answer: Answer, event: StreamEvent) -> Piece | None:
         try:
@@ -175,9 +173,10 @@ class Session:
                 raise
             raise crash from error
 
-    def _begin(self, request: _Request, sink: Sink, start: _Start) -> Answer:
+    def _begin(self, request: Request, sink: Sink, start: _Start) -> Answer:
         """Make room, start the engine's stream and return its state. The engine's lock keeps sessions from racing here."""
         started = time.perf_counter()
+        self.parsed = None
         self._starts.append(start)
         try:
             with self._engine.lock:
@@ -198,7 +197,7 @@ class Session:
             self._timer.start()
         return answer
 
-    def _started(self, request: _Request, sink: Sink, started: float, start: _Start, watch: AnswerWatch) -> Answer:
+    def _started(self, request: Request, sink: Sink, started: float, start: _Start, watch: AnswerWatch) -> Answer:
         n_granted = self._engine.grant_tokens(request.max_tokens)
         prompt = self._prompt(request.text)
         cache, added, n_new = self._fit(prompt, n_granted)
@@ -215,7 +214,7 @@ class Session:
         answer.watch = watch
         self._active = answer
         if not start.is_cancelled:
-            cache.native.start(added, sink=watch.gated(sink, lambda: answer.is_interrupted))
+            cache.native.start(added, sink=watch.gated(sink, lambda: answer.is_interrupted), **request.options)
         if start.is_cancelled:  # before the stream began, when there was nothing to cancel yet, or while it did
             answer.interrupt(FinishReason.CANCELLED)
             cache.native.cancel()
@@ -268,7 +267,7 @@ class Session:
         self._cache = Cache(native.session(self.sampling, max_tokens=max_tokens), max_tokens)
         return self._cache, prompt, len(native.tokenize(prompt)) + native.n_start_tokens
 
-    def _end(self, request: _Request, answer: Answer) -> None:
+    def _end(self, request: Request, answer: Answer) -> None:
         """Whatever happened: keep what was said, measure, and free what cannot be used again."""
         answer.abandon()
         if self._timer is not None:
@@ -288,7 +287,7 @@ class Session:
             self._engine.note_success()
         self._active = None
 
-    def _end_unheard(self, request: _Request, begun: asyncio.Future[Answer]) -> None:
+    def _end_unheard(self, request: Request, begun: asyncio.Future[Answer]) -> None:
         """The task was cancelled while the answer was being begun."""
         if not begun.cancelled() and begun.exception() is None:
             self._end(request, begun.result())

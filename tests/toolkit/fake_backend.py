@@ -27,7 +27,7 @@ class FakeSession:
     n_closed: int = 0
     n_cancelled: int = 0
 
-    def start(self, text: str, *, sink: Sink) -> None:
+    def start(self, text: str, *, sink: Sink, schema: str | None = None) -> None:
         assert not self.n_closed, "a session must not be started after it was closed"
         self.engine.on_start()
         self.engine.started.append((id(self), text))

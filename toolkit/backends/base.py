@@ -63,7 +63,7 @@ class Capabilities:
         clone: `session.clone()`: another session with the same content.
         checkpoint: `session.checkpoint()` returns a mark, `session.rewind(mark)` takes out what came after it.
         logits: `session.log_probabilities(token_ids)`: of each as the next token.
-        constraints: An answer can be held to a grammar.
+        constraints: An answer can be held to a JSON schema.
     """
 
     streaming: bool = True
@@ -95,14 +95,17 @@ class BackendFacts:
 class NativeSession(Protocol):
     """One KV cache and the text in it. Used by one caller at a time, except `cancel` and `close`."""
 
-    def start(self, text: str, *, sink: Sink) -> None:
+    def start(self, text: str, *, sink: Sink, schema: str | None = None) -> None:
         """Put `text` after what the cache holds, begin to generate what follows, and return at once.
 
         Pieces of text, then one `StreamEnd`, are passed to `sink` on a thread of the engine's. `sink` must be quick. A stop
-        token ends the stream, stays in the cache and is not passed on.
+        token ends the stream, stays in the cache and is not passed on. `schema` is a JSON schema as text: what is generated is
+        a value of it, or the beginning of one where it is cut.
 
         Raises:
             EngineError: The engine refused the text.
+            UsageError: No answer can be held to the schema.
+            BackendUnavailableError: This engine holds answers to none.
         """
 
     def cancel(self) -> None:

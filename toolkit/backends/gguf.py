@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink, StreamEnd
+from toolkit.backends.constraint import FORM, check_schema
 from toolkit.backends.llama_client import LlamaEvents
 from toolkit.backends.llama_server import LlamaServer, probe_server, start_server
 from toolkit.backends.token_loop import one_line
@@ -26,7 +28,7 @@ class GgufBackend:
 
     def probe(self) -> BackendFacts:
         version, uses, detail = probe_server()
-        return BackendFacts(version, uses, detail, Capabilities())
+        return BackendFacts(version, uses, detail, Capabilities(constraints=True))
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> GgufEngine:
         check_threads(threads)
@@ -108,7 +110,7 @@ class GgufSession:
         self._is_closed = False
         self._counts = Counts(0, 0, None, None)
 
-    def start(self, text: str, *, sink: Sink) -> None:
+    def start(self, text: str, *, sink: Sink, schema: str | None = None) -> None:
         if self._is_closed:
             raise EngineError("the session is closed", fix="begin a new one: engine.session()")
         added = [*(() if self._ids else self._engine.start_ids), *self._engine.tokenize(text)]
@@ -120,6 +122,9 @@ class GgufSession:
             raise EngineError("the prompt does not fit", why=why, fix="shorten it, or use a larger --context")
         n_predict = min(self._max_tokens, most - len(prompt))
         body = {"prompt": prompt, "n_predict": n_predict, "stream": True, "cache_prompt": True, "return_tokens": True, **self._choice}
+        if schema is not None:
+            check_schema(schema)
+            body["json_schema"] = {**json.loads(schema), "x-guidance": FORM}
         self._events = events = self._engine.client.stream("/completion", body)
         self._counts = Counts(len(added), 0, None, None)
         self._engine.run(lambda: self._stream(events, prompt, len(added), sink))

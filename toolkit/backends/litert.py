@@ -97,6 +97,15 @@ class LiteRtBackend:
         return LiteRtEngine(litert_lm, engine, bundle, cache)
 
 
+def _no_constraints() -> BackendUnavailableError:
+    """LiteRT-LM has grammars for its Conversation only, which this project does not use (docs/adr/0005-session-api-and-own-stream.md)."""
+    return BackendUnavailableError(
+        "the LiteRT engine cannot hold an answer to a schema",
+        why=f"{_DISTRIBUTION} {_version()} offers that for its conversations, not for the sessions that this project uses",
+        fix="use a bundle that can: convert SOURCE --to onnx (or gguf, or mlx)",
+    )
+
+
 def _written_for(bundle: Bundle) -> str:
     tools = bundle.manifest.tools
     return next((f"{name} {tools[name]}" for name in ("litert-lm-builder", _DISTRIBUTION) if name in tools), "an unknown version")
@@ -223,7 +232,9 @@ class LiteRtSession:
         self._lock = threading.RLock()  # a signal handler may cancel while its own thread closes
         self._is_closed = False
 
-    def start(self, text: str, *, sink: Sink) -> None:
+    def start(self, text: str, *, sink: Sink, schema: str | None = None) -> None:
+        if schema is not None:
+            raise _no_constraints()
         self._last_stream = self._stream
         if self._last_stream is not None:
             self._last_stream.release()

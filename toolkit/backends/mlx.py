@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities
+from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
 from toolkit.backends.token_loop import TokenEngine, one_line
 from toolkit.errors import BackendUnavailableError, EngineError
@@ -54,7 +55,8 @@ class MlxBackend:
         is_cpu = mx.default_device() == mx.Device(mx.cpu)
         detail = "this build of mlx has no GPU: quantized models are slow on it" if is_cpu else "Metal"
         version = f"{installed_version(_DISTRIBUTION)}, mlx {mx.__version__}"
-        return BackendFacts(version, ("CPU",) if is_cpu else ("GPU",), detail, Capabilities(clone=True, checkpoint=True, logits=True))
+        capabilities = Capabilities(clone=True, checkpoint=True, logits=True, constraints=can_constrain())
+        return BackendFacts(version, ("CPU",) if is_cpu else ("GPU",), detail, capabilities)
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> TokenEngine:
         check_threads(threads)
@@ -82,6 +84,7 @@ class MlxBackend:
             context_length=context_length,
             stop_ids=bundle.manifest.stop_token_ids,
             n_vocab=int(config["vocab_size"]),
+            folder=folder,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Message
+from toolkit.backends.constraint import can_constrain
 from toolkit.backends.token_loop import TokenEngine, one_line
 from toolkit.errors import BackendUnavailableError, EngineError
 from toolkit.installed import installed_version
@@ -55,7 +56,8 @@ class OnnxBackend:
         providers = [name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()]
         detail = f"onnxruntime {onnxruntime.__version__}; execution providers here: {', '.join(providers)}; bundles ask for the CPU's"
         can_rewind = hasattr(genai.Generator, "rewind_to")
-        return BackendFacts(str(genai.__version__), ("CPU",), detail, Capabilities(checkpoint=can_rewind, logits=True))
+        capabilities = Capabilities(checkpoint=can_rewind, logits=True, constraints=can_constrain())
+        return BackendFacts(str(genai.__version__), ("CPU",), detail, capabilities)
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> TokenEngine:
         check_threads(threads)
@@ -78,6 +80,7 @@ class OnnxBackend:
             context_length=context_length,
             stop_ids=bundle.manifest.stop_token_ids,
             n_vocab=n_vocab,
+            folder=bundle.entry_path.parent,
         )
 
 

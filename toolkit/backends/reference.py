@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities
+from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
 from toolkit.backends.token_loop import TokenEngine, one_line
 from toolkit.errors import BackendUnavailableError, EngineError
@@ -51,7 +52,8 @@ class ReferenceBackend:
     def probe(self) -> BackendFacts:
         torch = _import_engine()
         detail = f"torch {torch.__version__} with {torch.backends.cpu.get_cpu_capability()}, float32: the oracle, not for use"
-        return BackendFacts(installed_version("transformers"), ("CPU",), detail, Capabilities(clone=True, checkpoint=True, logits=True))
+        capabilities = Capabilities(clone=True, checkpoint=True, logits=True, constraints=can_constrain())
+        return BackendFacts(installed_version("transformers"), ("CPU",), detail, capabilities)
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> TokenEngine:
         check_threads(threads)
@@ -77,6 +79,7 @@ class ReferenceBackend:
             context_length=context_length,
             stop_ids=bundle.manifest.stop_token_ids,
             n_vocab=int(model.get_input_embeddings().weight.shape[0]),
+            folder=folder,
         )
 
 

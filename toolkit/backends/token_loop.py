@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from toolkit.backends.base import Counts, Message, Sampling, Sink, StreamEnd
+from toolkit.backends.constraint import Constraint, Grammars
 from toolkit.backends.incremental_text import IncrementalText
 from toolkit.backends.sampler import Sampler
 from toolkit.errors import EngineError
@@ -62,9 +64,18 @@ class TokenEngine:
     """
 
     def __init__(
-        self, name: str, text: TokenText, model: Callable[[], TokenModel], *, context_length: int, stop_ids: Sequence[int], n_vocab: int
+        self,
+        name: str,
+        text: TokenText,
+        model: Callable[[], TokenModel],
+        *,
+        context_length: int,
+        stop_ids: Sequence[int],
+        n_vocab: int,
+        folder: Path,
     ) -> None:
-        """`model` makes an empty KV cache; `name` is the engine's, for errors and threads."""
+        """`model` makes an empty KV cache; `name` is the engine's, for errors and threads; `folder` holds tokenizer.json."""
+        self.grammars = Grammars(folder / "tokenizer.json", stop_ids)
         self.name, self.text, self.context_length, self.n_vocab = name, text, context_length, n_vocab
         self.stop_ids = frozenset(stop_ids)
         self.n_start_tokens = len(text.start_ids)
@@ -135,7 +146,8 @@ class TokenSession:
         self._is_running = self._is_closed = False
         self._counts = Counts(0, 0, None, None)
 
-    def start(self, text: str, *, sink: Sink) -> None:
+    def start(self, text: str, *, sink: Sink, schema: str | None = None) -> None:
+        constraint = None if schema is None else self._engine.grammars.begin(schema)
         added = self._engine.text.encode(text)
         prompt = [*(() if self.checkpoint() else self._engine.text.start_ids), *self._waiting, *added]
         self._check(prompt)
@@ -143,7 +155,7 @@ class TokenSession:
             self._refuse_if_busy()
             self._is_running = True
         n_prompt = len(prompt) - len(self._waiting)
-        self._engine.run(lambda: self._stream(prompt, n_prompt, sink))
+        self._engine.run(lambda: self._stream(prompt, n_prompt, sink, constraint))
 
     def _check(self, prompt: Sequence[int]) -> None:
         most = self._engine.context_length
@@ -156,10 +168,10 @@ class TokenSession:
             why = f"the tokenizer gave id {outside[0]}; the weights have {self._engine.n_vocab} tokens"
             raise EngineError("tokenizer and weights do not belong together", why=why, fix="convert the model again")
 
-    def _stream(self, prompt: list[int], n_prompt: int, sink: Sink) -> None:
+    def _stream(self, prompt: list[int], n_prompt: int, sink: Sink, constraint: Constraint | None) -> None:
         end = StreamEnd()
         try:
-            self._answer(prompt, n_prompt, sink)
+            self._answer(prompt, n_prompt, sink, constraint)
         except Exception as error:  # an engine's own, whatever it is: the caller hears it as the stream's end
             end = StreamEnd(one_line(error))
         with self._lock:
@@ -168,7 +180,7 @@ class TokenSession:
                 self._model.close()
         sink(end)
 
-    def _answer(self, prompt: list[int], n_prompt: int, sink: Sink) -> None:
+    def _answer(self, prompt: list[int], n_prompt: int, sink: Sink, constraint: Constraint | None) -> None:
         started = time.perf_counter()
         self._counts = Counts(n_prompt, 0, None, None)
         for begin in range(0, len(prompt), self._model.chunk):
@@ -179,8 +191,7 @@ class TokenSession:
         text, n_generated = IncrementalText(self._engine.text.decode, prompt[-_N_BEFORE:]), 0
         started = time.perf_counter()
         while not self._is_cancelled.is_set():
-            with self._engine.turn:
-                token_id = self._sampler.pick(self._model.logits())
+            token_id = self._pick(constraint)
             n_generated += 1
             self._waiting = [token_id]
             decode_s = time.perf_counter() - started
@@ -194,6 +205,16 @@ class TokenSession:
             self._feed([token_id])
         if piece := text.flush():
             sink(piece)
+
+    def _pick(self, constraint: Constraint | None) -> int:
+        with self._engine.turn:
+            logits = self._model.logits()
+            if constraint is None:
+                return self._sampler.pick(logits)
+            token_id = self._sampler.pick(constraint.allowed(logits))
+        if token_id not in self._engine.stop_ids:
+            constraint.take(token_id)
+        return token_id
 
     def _feed(self, token_ids: list[int]) -> None:
         with self._engine.turn:
