@@ -70,7 +70,7 @@ def _refusal(message: str) -> UsageError:
 
 
 class Grammars:
-    """What an engine's tokenizer makes of schemas. Read on first use: of 262,144 tokens it takes about a second."""
+    """What an engine's tokenizer makes of schemas. Read on first use: 262,144 tokens take 3 s and 0.6 GiB for a moment."""
 
     def __init__(self, tokenizer_path: Path, stop_ids: Sequence[int]) -> None:
         """`tokenizer_path` is a tokenizer.json; `stop_ids` end an answer."""
