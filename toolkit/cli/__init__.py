@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("toolkit.cli.chat", "talk with a bundle"),
     "transcribe": ("toolkit.cli.transcribe", "write down what is said in a recording"),
     "plan": ("toolkit.cli.plan", "say whether a bundle fits a device, and how it would run"),
+    "bench": ("toolkit.cli.bench", "measure bundles on this machine, alone or turn by turn"),
     "doctor": ("toolkit.cli.doctor", "say what this machine has and what each engine uses of it"),
     "inspect": ("toolkit.cli.inspect", "say what a bundle or a checkpoint is"),
     "verify": ("toolkit.cli.verify", "check a bundle's files and show how faithful it is"),
