@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from converters.existing import same_bundle
 from converters.faults import explained
 from converters.fit_candidates import Candidate, candidates, made_to_measure, project_recipes
 from converters.frontier import Point, chosen, marked, plot
@@ -23,6 +25,7 @@ from converters.progress import Progress, Silent
 from converters.recipe import load_recipe
 from converters.request import BundleReport, ConvertRequest, ConvertResult
 from converters.targets import suited
+from toolkit.bundle import Bundle
 from toolkit.errors import BudgetError, FidelityError, ToolkitError, UsageError
 from toolkit.units import format_bytes
 
@@ -134,10 +137,10 @@ class _Search:
                 reports.append(BundleReport.failed(self.checkpoint.name, name, "fit", error))
             points += [_published(point, reports[-1]) for point in found]
         plots = self._plot(points)
-        shutil.rmtree(self.trials, ignore_errors=True)
-        for folder in (self.trials.parent,):
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        if not any(isinstance(report.error, UsageError) for report in reports):  # else --force --resume goes on from what was measured
+            shutil.rmtree(self.trials, ignore_errors=True)
+            with suppress(OSError):
+                self.trials.parent.rmdir()
         return FitResult(ConvertResult(tuple(reports)), tuple(points), tuple(plots))
 
     def _points(self, name: str) -> list[Point]:
@@ -198,6 +201,11 @@ class _Search:
             )
         assert report.path is not None
         with self.out.building(report.name) as folder:
+            key = Bundle.unchecked(report.path).manifest.conversion_key
+            there = None if self.request.force else same_bundle(self.out.path / report.name, key, {}, verify=True)
+            if there is not None:
+                return there
+            self.out.require_free(report.name, force=self.request.force)
             os.rmdir(folder)
             os.rename(report.path, folder)
             place = self.out.publish(folder, report.name, force=self.request.force)

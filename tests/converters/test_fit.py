@@ -126,6 +126,26 @@ def test_an_interrupted_search_goes_on_from_what_it_measured(desk, sizes):
     assert "quantize int4-g32" not in desk.target.calls and not (desk.out / TRIALS).exists()
 
 
+def test_a_bundle_that_is_there_already_is_the_choice(desk, sizes):
+    desk.convert("int8")
+    before = (desk.out / "small-small-int8/manifest.json").stat().st_mtime_ns
+    desk.fresh()
+    found = search(desk, sizes["int8"])
+    assert found.result.exit_code == 0 and found.result.bundles[0].is_new is False and found.points[-1].is_chosen
+    assert (desk.out / "small-small-int8/manifest.json").stat().st_mtime_ns == before
+    assert not (desk.out / TRIALS).exists()
+
+
+def test_what_is_in_the_way_costs_no_second_search(desk, sizes):
+    desk.convert("int8", context_length=1024)
+    desk.fresh()
+    found = search(desk, sizes["int8"])
+    assert found.result.exit_code == 2 and "--force" in found.result.errors[0].fix
+    desk.fresh()
+    assert search(desk, sizes["int8"], force=True, resume=True).result.exit_code == 0
+    assert not any(call.startswith("quantize") for call in desk.target.calls) and not (desk.out / TRIALS).exists()
+
+
 def test_of_two_as_faithful_the_smaller_is_chosen():
     points = [point(100, 0.0200), point(200, 0.0199), point(300, 0.5)]
     assert chosen(points).report.bytes == 100
