@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -43,11 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on, so nothing is left to flush
         return ToolkitError.exit_code
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            return _report(_unexpected(error), arguments, language, is_debug=is_debug)
+        fix = "send it to a file or a program that can take it"
+        print(ToolkitError("stdout cannot be written", why=error.strerror or str(error), fix=fix), file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ToolkitError.exit_code
     except Exception as error:
-        why, fix = f"{type(error).__name__}: {error}", "run it again with --debug and report what it prints; the recording is untouched"
-        unexpected = ToolkitError("voice-notes failed in a way it does not know", why=why, fix=fix)
-        unexpected.__cause__ = error
-        return _report(unexpected, arguments, language, is_debug=is_debug)
+        return _report(_unexpected(error), arguments, language, is_debug=is_debug)
+
+
+def _unexpected(error: Exception) -> ToolkitError:
+    """The three lines for what nobody foresaw."""
+    why, fix = f"{type(error).__name__}: {error}", "run it again with --debug and report what it prints; the recording is untouched"
+    unexpected = ToolkitError("voice-notes failed in a way it does not know", why=why, fix=fix)
+    unexpected.__cause__ = error
+    return unexpected
 
 
 def _dispatch(arguments: list[str], language: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from toolkit.speech.transcription import Transcript
 
 MAX_FILE_BYTES = 16 * 2**20
+MOST_SECONDS = 1e9  # thirty years: no recording
 _FIX = "give what `toolkit transcribe BUNDLE NOTE.wav --json` prints, or a plain text file in UTF-8"
 # Line ends and other controls are not speech; halves of surrogate pairs could not be written to any file again.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -146,8 +146,9 @@ def _from_json(found: Any, path: Path, language: str | None) -> NoteTranscript:
 def _seconds(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is no time in seconds")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST_SECONDS:  # NaN is in no range, and what is in it is a float
+        raise ValueError(f"{str(value)[:40]} is no time in seconds")
     return float(value)
 
 

@@ -40,7 +40,10 @@ def moved(start: date | None, n_days: int) -> str:
     """ISO 8601 of `start` and so many days; empty if it is not known or no calendar reaches it."""
     if start is None or abs(n_days) > 40_000:
         return ""
-    return (start + timedelta(days=n_days)).isoformat()
+    try:
+        return (start + timedelta(days=n_days)).isoformat()
+    except OverflowError:  # after the year 9999
+        return ""
 
 
 def weekday_after(index: int, recorded_on: date | None, *, week: str = "") -> str:
@@ -62,7 +65,7 @@ def month_end(recorded_on: date | None, *, n_later: int = 0) -> str:
         return ""
     count = recorded_on.year * 12 + recorded_on.month + n_later
     year, month = divmod(count, 12)
-    return (date(year, month + 1, 1) - timedelta(days=1)).isoformat()
+    return moved(_made(year, month + 1, 1), -1)
 
 
 def clock(hour: int, minute: int = 0, *, half: str = "") -> str | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +138,24 @@ def test_the_command_loads_no_third_party_package_for_a_transcript() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)})
     assert result.stdout.split("\n")[0] == "0 []"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_stdout_is_said_in_three_lines_and_the_report_is_there() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mobile_app.cli",
+        "report",
+        "--transcript",
+        str(Path(write_text()).resolve()),
+        "--out",
+        "out",
+        "--json",
+    ]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+    assert done.returncode == 1 and "stdout cannot be written" in done.stderr and "Traceback" not in done.stderr
+    assert Path("out/report.json").is_file()

@@ -69,6 +69,7 @@ def test_a_plain_text_has_no_times(tmp_path: Path) -> None:
         {"segments": [{**SEGMENT, "start_s": 3.0}]},
         '{"segments": [{"text": "a", "start_s": NaN}]}',
         '{"segments": [{"text": "a", "start_s": 1e999}]}',
+        '{"segments": [{"text": "a", "start_s": 1' + "0" * 400 + "}]}",
         '{"segments": ' + "[" * 500 + "]" * 500 + "}",
     ],
 )

@@ -10,6 +10,7 @@ from toolkit.bundle import Bundle
 from toolkit.cli.interrupt import Interruptible, leave
 from toolkit.cli.options import add_engine_options, add_sampling_options, checked_sampling, open_engine
 from toolkit.cli.output import INTERRUPTED, metrics_line, print_interrupted, print_piece
+from toolkit.cli.standard_input import read_line, standard_input
 from toolkit.engine import Engine
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.session import Session
@@ -69,16 +70,15 @@ def _load(args: argparse.Namespace, bundle: Bundle) -> Engine:
 
 
 def _converse(args: argparse.Namespace, session: Session) -> int:
-    is_terminal = sys.stdin.isatty()
+    is_terminal = standard_input().isatty()
     if is_terminal:
         try:
             import readline  # noqa: F401  (line editing and history for input())
         except ImportError:
             pass
     while True:
-        try:
-            line = input("> " if is_terminal else "")
-        except EOFError:
+        line = _typed() if is_terminal else read_line()
+        if line is None:
             return 0
         if not line.strip():
             continue
@@ -93,6 +93,13 @@ def _converse(args: argparse.Namespace, session: Session) -> int:
             if not is_terminal:
                 raise
             print(error, file=sys.stderr)
+
+
+def _typed() -> str | None:
+    try:
+        return input("> ")
+    except EOFError:
+        return None
 
 
 def _answer(args: argparse.Namespace, session: Session, text: str) -> int:

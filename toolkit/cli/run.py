@@ -11,6 +11,7 @@ from toolkit.bundle import Bundle
 from toolkit.cli.interrupt import Interruptible, leave
 from toolkit.cli.options import add_engine_options, add_sampling_options, checked_sampling, open_engine
 from toolkit.cli.output import INTERRUPTED, metrics_line, print_interrupted, print_json, print_piece
+from toolkit.cli.standard_input import read_prompt
 from toolkit.engine import Engine
 from toolkit.errors import EngineError, UsageError
 from toolkit.limits import check_context_length, check_text
@@ -50,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the command; Ctrl-C prints what there is and exits 130."""
     sampling = checked_sampling(args)
-    prompt = _read_stdin() if args.prompt == "-" else args.prompt
+    prompt = read_prompt() if args.prompt == "-" else args.prompt
     schema = None if args.schema is None else read_schema(args.schema)
     bundle = Bundle.unchecked(args.bundle)
     if args.context is not None:
@@ -63,13 +64,6 @@ def run(args: argparse.Namespace) -> int:
         is_unheard = interruptible.give_up()
         print_interrupted(as_json=args.json and is_unheard)
         leave(INTERRUPTED)
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise UsageError("the prompt on stdin is not text", why=str(error), fix="pass it as UTF-8") from error
 
 
 def _answer(

@@ -88,3 +88,15 @@ def test_without_the_day_of_the_note_a_relative_date_stays_as_said() -> None:
 
 def test_a_date_with_two_readings_gets_neither() -> None:
     assert [fact.normal for fact in english_dates("3/4/2026, 13/4/2026", None)] == ["", "2026-04-13"]
+
+
+def test_a_day_no_calendar_reaches_stays_as_said() -> None:
+    from datetime import date
+
+    from mobile_app.report.calendar_rules import in_days, month_end, weekday_after
+
+    last = date(9999, 12, 31)
+    assert [weekday_after(5, last), weekday_after(0, last, week="next"), in_days(1, last), month_end(last, n_later=1), month_end(last)] == [
+        ""
+    ] * 5
+    assert month_end(date(2026, 11, 30), n_later=1) == "2026-12-31"
