@@ -10,7 +10,7 @@ from toolkit.device.busy import busy_text, is_busy, measure_busy_share
 
 
 def stat(busy: int, idle: int) -> str:
-    """The first lines of /proc/stat: a third of the busy ticks each in user, system and softirq; half of the others in iowait; guests are in user."""
+    """/proc/stat: a third of the busy ticks each in user (all of a guest), system and softirq; half of the others in iowait."""
     return f"cpu  {busy // 3} 0 {busy // 3} {idle // 2} {idle // 2} 0 {busy // 3} 0 {busy // 3} 7\ncpu0 1 2 3 4\n"
 
 
