@@ -23,15 +23,15 @@ def test_files_that_are_no_bundle_yet_are_measured_with_the_manifest_they_will_g
     files = tmp_path / "building"
     files.mkdir()
     shutil.copy(chat_bundle / "model.litertlm", files)
-    unsealed = replace(load_manifest(chat_bundle), files=(), context_length=640)
+    unsealed = replace(load_manifest(chat_bundle), files=(), context_length=384)
     measured = measure_memory(files, unsealed)
     assert list(files.iterdir()) == [files / "model.litertlm"], "nothing is left behind"
     runs = measured["measured"]["runs"]
-    assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(320, True), (320, False), (640, False)]
+    assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(192, True), (192, False), (384, False)]
     assert all(run["peak_rss_bytes"] >= run["mapped_bytes"] > 2**20 and run["address_space_bytes"] > run["peak_rss_bytes"] for run in runs)
     calibrated = replace(unsealed, memory={**unsealed.memory, **measured})
     assert read_calibration(calibrated) is not None
-    later = estimate_memory(calibrated, context_length=640, is_first_start=False)
+    later = estimate_memory(calibrated, context_length=384, is_first_start=False)
     assert later.is_calibrated and later.peak_rss_bytes == pytest.approx(runs[2]["peak_rss_bytes"], rel=0.001)
 
 
@@ -41,10 +41,10 @@ def test_a_target_nobody_runs_is_not_measured(tmp_path: Path, tiny_litertlm: Pat
 
 def test_files_an_engine_refuses_are_named(tmp_path: Path) -> None:
     (tmp_path / "garbage").write_bytes(b"garbage" * 1000)
-    with pytest.raises(EngineError, match="cannot be measured at 512 tokens") as caught:
+    with pytest.raises(EngineError, match="cannot be measured at 256 tokens") as caught:
         measure_memory(tiny_bundle(tmp_path / "bundle", model=tmp_path / "garbage"))
     assert "magic" in caught.value.why
-    assert caught.value.fix.endswith('toolkit run BUNDLE "hello" --context 512') and len(str(caught.value).splitlines()) == 3
+    assert caught.value.fix.endswith('toolkit run BUNDLE "hello" --context 256') and len(str(caught.value).splitlines()) == 3
 
 
 def test_speech_and_an_engine_that_is_not_installed_are_left_out(chat_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
