@@ -19,6 +19,8 @@ from toolkit.limits import check_context_length, check_threads
 if TYPE_CHECKING:
     from toolkit.bundle import Bundle
 
+_LEAST_CONTEXT = 2  # with one token llama.cpp aborts the process; sessions count with what was asked for
+
 
 class GgufBackend:
     """See `toolkit.backends.base.Backend`."""
@@ -33,7 +35,7 @@ class GgufBackend:
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> GgufEngine:
         check_threads(threads)
         check_context_length(context_length, most=bundle.manifest.context_length)
-        server = start_server(bundle.entry_path, context_length=context_length, threads=threads)
+        server = start_server(bundle.entry_path, context_length=max(_LEAST_CONTEXT, context_length), threads=threads)
         try:
             return GgufEngine(server, bundle, context_length)
         except BaseException:

@@ -144,6 +144,13 @@ def test_a_prompt_longer_than_the_context_is_refused_before_the_engine_and_by_it
         assert said(session, n_tokens=4), "the engine is as good as before"
 
 
+def test_a_context_of_one_token_refuses_every_prompt_and_the_engine_lives(backend_name: str, tiny: Path, module_cache: Path) -> None:
+    with Engine.open(tiny, backend=backend_name, context_length=1, threads=1) as engine:
+        with engine.plain_session() as session, pytest.raises(UsageError, match="does not fit"):
+            said(session)
+        assert engine.crash is None and engine.tokenize(PROMPT)
+
+
 def test_an_answer_ends_where_the_context_is_full(engine: Engine) -> None:
     with engine.plain_session() as session:
         said(session, n_tokens=1000)
