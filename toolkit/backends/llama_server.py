@@ -31,6 +31,9 @@ _START_S = 170.0  # below the 180 s after which an engine's process counts as ha
 _EXIT_S = 2.0
 _PROBE_S = 20.0
 _TAIL_LINES = 40
+# Threads that wait by spinning take the cores from each other as soon as anything else runs. A llama.cpp that aborts would start a
+# debugger, whose page of files that nobody has hides the cause.
+_DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE", "GGML_NO_BACKTRACE": "1"}
 # On Linux the server asks to be killed with the thread that started it, then becomes the program: a killed app leaves none behind.
 _LAUNCH = """
 import os, sys
@@ -242,8 +245,8 @@ def import_wheel() -> Any:
     Raises:
         BackendUnavailableError: It is missing, or does not load here.
     """
-    # Threads that wait by spinning take the cores from each other as soon as anything else runs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
     try:
         import xllamacpp
     except ModuleNotFoundError as error:
@@ -280,4 +283,4 @@ def _environment(key: str) -> dict[str, str]:
     """Settings that older servers do not know go in by the environment, where an unknown one is passed over; so does the key,
     which a command line would show to everybody on the machine."""
     settings = {"LLAMA_API_KEY": key, "LLAMA_ARG_CACHE_RAM": "0", "LLAMA_ARG_WARMUP": "0", "LLAMA_ARG_WEBUI": "0", "LLAMA_OFFLINE": "1"}
-    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **settings}
+    return {**_DEFAULTS, **os.environ, **settings}

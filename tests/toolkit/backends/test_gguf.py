@@ -162,6 +162,25 @@ def test_a_killed_app_leaves_no_server_behind(named_program: Path, tiny_gguf: Bu
     wait_for(lambda: not is_alive(pid))
 
 
+@pytest.mark.parametrize("is_program", [True, False])
+def test_no_debugger_speaks_where_llama_cpp_aborts(
+    is_program: bool, named_program: Path, tiny_gguf: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would start one to print where: a page of files that nobody has, and the cause is cut off."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if not is_program:
+        monkeypatch.delenv("LLAMA_SERVER")
+        named_program.unlink()
+    program(tmp_path / "gdb", f"open({str(tmp_path / 'spoke')!r}, 'w')")
+    code = (
+        "import sys; from pathlib import Path; from toolkit.backends.llama_server import start_server\n"
+        "start_server(Path(sys.argv[1]), context_length=1, threads=1)"
+    )
+    host = subprocess.run([sys.executable, "-c", code, str(tiny_gguf.entry_path)], capture_output=True, text=True, check=False)
+    assert host.returncode, "with one token it aborts"
+    assert not (tmp_path / "spoke").exists()
+
+
 def test_a_server_that_dies_ends_the_answer_with_an_error(named_program: Path, tiny_gguf: Bundle) -> None:
     engine = BACKEND.open_engine(tiny_gguf, context_length=512, threads=1)
     events: list[Any] = []
