@@ -78,7 +78,10 @@ def _created(path: Path, variable: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(path, error, fix=f"make it writable, or set {variable} to a folder that is") from error
+        fix = f"make it writable, or set {variable} to a folder that is"
+        if error.errno == errno.ENOENT:  # though parents are made: a file system such as /proc, which takes no folders
+            raise UsageError(f"{path} cannot be written", why=error.strerror, fix=fix) from error
+        raise write_error(path, error, fix=fix) from error
     return path
 
 

@@ -23,7 +23,7 @@ from toolkit.cache import (
     sha256_file,
     write_error,
 )
-from toolkit.errors import BudgetError, ToolkitError
+from toolkit.errors import BudgetError, ToolkitError, UsageError
 
 HOLD_LOCK = """
 import sys
@@ -64,6 +64,13 @@ def test_a_cache_that_cannot_be_created_says_which_variable_to_set(own_folders: 
     with pytest.raises(ToolkitError, match=CACHE_VARIABLE) as caught:
         cache_directory("models")
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", os.devnull])
+def test_a_place_that_takes_no_folders_is_a_request_to_mend(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, place)
+    with pytest.raises(UsageError, match=CACHE_VARIABLE):
+        cache_directory("models")
 
 
 def test_a_full_disk_is_a_budget_error_and_any_other_cause_is_not(tmp_path: Path) -> None:
