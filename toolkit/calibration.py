@@ -10,7 +10,7 @@ from toolkit.errors import FormatError
 from toolkit.manifest import Manifest
 
 _FIELDS = ("context_length", "peak_rss_bytes", "anonymous_bytes", "mapped_bytes", "address_space_bytes")
-_MOST_RUNS = 16
+_MOST_RUNS, _MOST_THREADS, _MOST_BYTES = 16, 2**16, 2**50
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ def read_calibration(manifest: Manifest) -> Calibration | None:
     if measured is None:
         return None
     try:
-        runs = [_run(data) for data in _list(measured["runs"])]
+        runs = _runs(measured)
         settled = sorted((run for run in runs if not run.is_first_start), key=lambda run: run.context_length)
         if len(settled) < 2 or settled[0].context_length == settled[-1].context_length:
             raise ValueError("it needs runs at two contexts that are no first start")
         return Calibration(settled[0], settled[-1], next((run for run in runs if run.is_first_start), None))
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise FormatError(
             f"the memory figures of {manifest.name} are no measurements",
             why=f"memory.measured: {error}",
@@ -91,17 +91,33 @@ def read_calibration(manifest: Manifest) -> Calibration | None:
         ) from error
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list) or len(value) > _MOST_RUNS:
+def _runs(measured: Any) -> list[MemoryRun]:
+    machine, runs = _field(measured, "", "machine"), _field(measured, "", "runs")
+    if not isinstance(machine, str):
+        raise ValueError(f"machine is {str(machine)[:20]}; it must be the name of a processor family")
+    _whole(measured, "", "threads", most=_MOST_THREADS)
+    if not isinstance(runs, list) or len(runs) > _MOST_RUNS:
         raise ValueError(f"runs must be a list of at most {_MOST_RUNS}")
+    return [_run(data, f"runs[{index}].") for index, data in enumerate(runs)]
+
+
+def _run(data: Any, where: str) -> MemoryRun:
+    is_first_start = _field(data, where, "is_first_start")
+    if not isinstance(is_first_start, bool):
+        raise ValueError(f"{where}is_first_start is {str(is_first_start)[:20]}; it must be true or false")
+    return MemoryRun(is_first_start=is_first_start, **{name: _whole(data, where, name, most=_MOST_BYTES) for name in _FIELDS})
+
+
+def _whole(data: Any, where: str, name: str, *, most: int) -> int:
+    value = _field(data, where, name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+        raise ValueError(f"{where}{name} is {str(value)[:20]}; it must be a whole number, 1 to {most}")
     return value
 
 
-def _run(data: Any) -> MemoryRun:
-    if not isinstance(data, dict) or not isinstance(data["is_first_start"], bool):
-        raise ValueError("a run must be an object with is_first_start true or false")
-    for name in _FIELDS:
-        value = data[name]
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**50:
-            raise ValueError(f"{name} is {str(value)[:20]}; it must be a whole number above 0")
-    return MemoryRun(is_first_start=data["is_first_start"], **{name: data[name] for name in _FIELDS})
+def _field(data: Any, where: str, name: str) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where.rstrip('.') or 'it'} is no object")
+    if name not in data:
+        raise ValueError(f"{where}{name} is missing")
+    return data[name]

@@ -213,7 +213,7 @@ def measured_as(peak: int, step: int = 0) -> dict[str, Any]:
         }
         for length, size in sizes
     ]
-    return {"measured": {"runs": runs}}
+    return {"measured": {"machine": "x86_64", "threads": 2, "runs": runs}}
 
 
 def test_the_context_counts_before_anything_is_loaded(tmp_path: Path, tiny_litertlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,24 +134,37 @@ def broken(**changes: Any) -> dict[str, Any]:
     return memory
 
 
+def beside_runs(**changes: Any) -> dict[str, Any]:
+    memory = broken()
+    memory["measured"].update(changes)
+    return memory
+
+
 @pytest.mark.parametrize(
-    "memory",
+    ("memory", "why"),
     [
-        {"measured": 3},
-        {"measured": {}},
-        {"measured": {"runs": []}},
-        {"measured": {"runs": [{}] * 99}},
-        measured({512: 400 * MIB}),
-        broken(peak_rss_bytes=0),
-        broken(peak_rss_bytes=True),
-        broken(context_length=1024),
-        broken(is_first_start=1),
-        broken(mapped_bytes=2**60),
+        ({"measured": 3}, "it is no object"),
+        ({"measured": {}}, "machine is missing"),
+        ({"measured": {"machine": "x86_64", "threads": 2}}, "runs is missing"),
+        (beside_runs(machine=5), "machine is 5"),
+        (beside_runs(threads=-1), "threads is -1; it must be a whole number, 1 to 65536"),
+        (beside_runs(runs=[]), "two contexts"),
+        (beside_runs(runs=3), "list of at most 16"),
+        (beside_runs(runs=[{}] * 99), "list of at most 16"),
+        (beside_runs(runs=[{}]), "runs[0].is_first_start is missing"),
+        (beside_runs(runs=[[]]), "runs[0] is no object"),
+        (measured({512: 400 * MIB}), "two contexts"),
+        (broken(peak_rss_bytes=0), "runs[0].peak_rss_bytes is 0;"),
+        (broken(peak_rss_bytes=True), "runs[0].peak_rss_bytes is True;"),
+        (broken(context_length=1024), "two contexts"),
+        (broken(is_first_start=1), "runs[0].is_first_start is 1; it must be true or false"),
+        (broken(mapped_bytes=2**62), "runs[0].mapped_bytes is 4611686018427387904; it must be a whole number, 1 to 1125899906842624"),
     ],
 )
-def test_figures_that_are_no_measurements_are_refused(memory: dict[str, Any]) -> None:
-    with pytest.raises(FormatError, match="no measurements"):
+def test_figures_that_are_no_measurements_are_refused_by_name(memory: dict[str, Any], why: str) -> None:
+    with pytest.raises(FormatError, match="no measurements") as caught:
         estimate_memory(manifest(memory=memory), context_length=512)
+    assert why in caught.value.why
 
 
 ANYTHING = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3))

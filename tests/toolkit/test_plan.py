@@ -116,7 +116,7 @@ def test_a_smaller_recipe_is_offered_when_it_would_fit() -> None:
 def test_an_address_space_limit_counts_virtual_memory() -> None:
     run = {"context_length": 512, "is_first_start": False, "peak_rss_bytes": 200 * MIB, "anonymous_bytes": MIB, "mapped_bytes": MIB}
     runs = [{**run, "address_space_bytes": 600 * MIB}, {**run, "context_length": 1024, "address_space_bytes": 700 * MIB}]
-    measured = bundle(memory={"weights_bytes": 135 * MIB, "measured": {"runs": runs}})
+    measured = bundle(memory={"weights_bytes": 135 * MIB, "measured": {"machine": "x86_64", "threads": 2, "runs": runs}})
     limited = replace(PHONE, free_address_space=FreeMemory(650 * MIB, "the address space limit"))
     assert make_plan(measured, limited, context_length=512).fits
     with pytest.raises(BudgetError, match="700 MiB of address space"):
