@@ -133,7 +133,6 @@ class _Search:
                 found = marked(self._points(name))
                 reports.append(self._publish(name, found))
             except ToolkitError as error:
-                self.progress.note(error.what)
                 reports.append(BundleReport.failed(self.checkpoint.name, name, "fit", error))
             points += [_published(point, reports[-1]) for point in found]
         plots = self._plot(points)

@@ -163,7 +163,6 @@ class Job:
             with explained(f"write the bundle {self.name}", self.shared.out.path):
                 return self._bundle(model)
         except ToolkitError as error:
-            self.shared.progress.note(error.what)
             return BundleReport.failed(self.shared.checkpoint.name, self.target.name, self.recipe.name, error)
 
     def _bundle(self, model: Path) -> BundleReport:
@@ -209,7 +208,6 @@ class Job:
             },
             "fidelity": figures,
         }
-        self.shared.progress.note(failure.what)
         manifest = self._manifest(assembled, fidelity)
         try:
             manifest = seal(folder, manifest, report=report)

@@ -169,8 +169,6 @@ class _Conversion:
                     refused[target.name, recipe.name] = error
         if refused and not accepted:
             raise next(iter(refused.values()))
-        for refusal in refused.values():
-            self.progress.note(refusal.what)
         return accepted, refused
 
     def _make(self, jobs: Sequence[Job]) -> list[BundleReport]:

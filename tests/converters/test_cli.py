@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -71,6 +72,23 @@ def test_a_failed_gate_exits_6_and_says_why_in_three_lines(desk, capfd):
     assert code == 6 and out.splitlines()[1].endswith("fail")
     what, why, fix = err.splitlines()[-3:]
     assert "was not published" in what and why.startswith("  why: kl_mean") and fix.startswith("  fix: ")
+
+
+@pytest.mark.parametrize("refused", [("int8,int8-hadamard", "--to", "small,gguf"), ("int4-g32", "--max-kl", "0.0001")])
+def test_an_error_is_said_once(desk, capfd, monkeypatch, refused):
+    import converters.pipeline
+
+    parts = small_parts(Path("cache"), desk[0], SmallTarget(name="gguf"), verifier=desk[1])
+    monkeypatch.setattr(converters.pipeline, "default_parts", lambda: parts)
+    code, _, err = run(capfd, "--recipe", *refused)
+    whats = [line for line, after in itertools.pairwise(err.splitlines()) if after.startswith("  why: ")]
+    assert code and whats and [err.splitlines().count(what) for what in whats] == [whats.count(what) for what in whats]
+
+
+def test_a_stage_that_breaks_is_said_once(desk, capfd):
+    desk[0].fail_on["quantize int8"] = RuntimeError("no such kernel")
+    code, _, err = run(capfd)
+    assert code == 1 and err.count("cannot convert small-small-int8") == 1
 
 
 def test_json_of_a_failed_gate_has_the_bundle_and_the_error(desk, capfd):

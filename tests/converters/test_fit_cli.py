@@ -51,3 +51,4 @@ def test_what_cannot_be_is_refused_in_three_lines(run, arguments, code, said):
     got, _, err = run("--recipe", "int4-g32", "--fit", *arguments)
     *_, what, why, fix = err.splitlines()
     assert got == code and said in "".join((what, why, fix)) and why.startswith("  why: ") and fix.startswith("  fix: ")
+    assert err.splitlines().count(what) == 1
