@@ -80,7 +80,7 @@ def _created(path: Path, variable: str) -> Path:
     except OSError as error:
         fix = f"make it writable, or set {variable} to a folder that is"
         if error.errno == errno.ENOENT:  # though parents are made: a file system such as /proc, which takes no folders
-            raise UsageError(f"{path} cannot be written", why=error.strerror, fix=fix) from error
+            raise UsageError(f"{path} cannot be written", why=error.strerror or str(error), fix=fix) from error
         raise write_error(path, error, fix=fix) from error
     return path
 
