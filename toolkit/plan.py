@@ -182,7 +182,7 @@ def _backend_name(bundle: Bundle, work: _Work) -> str:
     if work.backend is not None and target not in load_backend(work.backend).targets:
         raise UsageError(
             f"the backend {work.backend} cannot run {bundle.name}",
-            why=f"it is a {target} bundle; {work.backend} runs {', '.join(load_backend(work.backend).targets)}",
+            why=f"it is a bundle for {target}; {work.backend} runs {', '.join(load_backend(work.backend).targets)}",
             fix=_other_backend(target, work.backend),
         )
     if (why := why_not(target, work.device)) is not None:
