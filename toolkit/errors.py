@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def _one_line(text: str) -> str:
+def _printable(text: str) -> str:
     """Text that cannot break a line or steer a terminal: names in damaged files may hold any character.
 
     Line breaks, control and formatting characters and halves of surrogate pairs become backslash escapes.
@@ -11,6 +11,11 @@ def _one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+
+
+def one_line(error: BaseException) -> str:
+    """The kind and text of a foreign exception, in one line of bearable length."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 class ToolkitError(Exception):
@@ -25,7 +30,7 @@ class ToolkitError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, why: str = "", fix: str) -> None:
-        self.what, self.why, self.fix = _one_line(what), _one_line(why), _one_line(fix)
+        self.what, self.why, self.fix = _printable(what), _printable(why), _printable(fix)
         super().__init__("\n".join(filter(None, [self.what, self.why and f"  why: {self.why}", f"  fix: {self.fix}"])))
 
     def as_json(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import EngineError, UsageError
+from toolkit.errors import EngineError, UsageError, one_line
 from toolkit.json_depth import check_json_depth
 from toolkit.schema_types import build, schema_of_dataclass
 
@@ -47,7 +47,7 @@ class Schema:
         except Exception as error:  # a class of the user's raises what it likes
             raise EngineError(
                 "the answer is not what was asked for",
-                why=" ".join(f"{type(error).__name__}: {error}".split())[:300],
+                why=one_line(error),
                 fix="ask again with a temperature and another seed, or put the class's own rules into its schema",
             ) from error
 
@@ -82,9 +82,7 @@ def _of_model(model: Any) -> Schema:
     try:
         schema = model.model_json_schema()
     except Exception as error:  # pydantic's own errors
-        raise UsageError(
-            f"{model.__name__} has no JSON schema", why=" ".join(str(error).split())[:300], fix="use types that JSON has"
-        ) from error
+        raise UsageError(f"{model.__name__} has no JSON schema", why=one_line(error), fix="use types that JSON has") from error
     return Schema(_checked(schema), model.model_validate_json)
 
 

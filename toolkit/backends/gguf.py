@@ -12,8 +12,7 @@ from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, S
 from toolkit.backends.constraint import FORM, check_schema
 from toolkit.backends.llama_client import LlamaEvents
 from toolkit.backends.llama_server import LlamaServer, probe_server, start_server
-from toolkit.backends.token_loop import one_line
-from toolkit.errors import EngineError
+from toolkit.errors import EngineError, one_line
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:

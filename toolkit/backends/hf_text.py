@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit.backends.base import Message
-from toolkit.backends.token_loop import one_line
+from toolkit.errors import one_line
 
 
 class HfText:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from toolkit.errors import EngineError
+from toolkit.errors import EngineError, one_line
 
 _ANSWER_S = 900.0  # of silence: a long prompt on a slow board takes minutes before its first token
 _POLL_S = 0.05
@@ -143,5 +143,4 @@ def error_of(data: bytes) -> str:
 
 
 def _gone(error: BaseException) -> EngineError:
-    why = f"{type(error).__name__}: {error}"
-    return EngineError("llama.cpp's server does not answer", why=why, fix="ask again; if it stays, use a smaller --context")
+    return EngineError("llama.cpp's server does not answer", why=one_line(error), fix="ask again; if it stays, use a smaller --context")

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from toolkit.backends.llama_client import LlamaClient
-from toolkit.backends.token_loop import one_line
-from toolkit.errors import BackendUnavailableError, EngineError, UsageError
+from toolkit.errors import BackendUnavailableError, EngineError, UsageError, one_line
 from toolkit.helper_processes import add_helper, remove_helper
 from toolkit.installed import installed_version
 

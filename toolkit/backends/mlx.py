@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
-from toolkit.backends.token_loop import TokenEngine, one_line
-from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.backends.token_loop import TokenEngine
+from toolkit.errors import BackendUnavailableError, EngineError, one_line
 from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 

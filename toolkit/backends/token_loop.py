@@ -16,7 +16,7 @@ from toolkit.backends.base import Counts, Message, Sampling, Sink, StreamEnd
 from toolkit.backends.constraint import Constraint, Grammars
 from toolkit.backends.incremental_text import IncrementalText
 from toolkit.backends.sampler import Sampler
-from toolkit.errors import EngineError
+from toolkit.errors import EngineError, one_line
 
 _N_BEFORE = 6  # tokens of the prompt that the answer's text is decoded after
 
@@ -126,11 +126,6 @@ class TokenEngine:
 
 def _closed() -> TokenModel:
     raise RuntimeError("the engine is closed")
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's text in one line of bearable length."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 class TokenSession:
