@@ -6,6 +6,7 @@ OUT/NAME-fit.svg    the frontier: what each size costs
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from converters.existing import same_bundle
 from converters.faults import explained
 from converters.fit_candidates import Candidate, candidates, made_to_measure, project_recipes
-from converters.frontier import Point, chosen, marked, plot
+from converters.frontier import Point, chosen, plot
 from converters.package import OutputFolder
 from converters.parts import Parts, default_parts
 from converters.pipeline import convert, options_of, read_source
@@ -31,10 +32,10 @@ from toolkit.units import format_bytes
 
 if TYPE_CHECKING:
     from converters.checkpoint import Checkpoint
-    from converters.recipe import Recipe
     from converters.targets.base import Target
 
 TRIALS = ".fit"
+SEARCH = "fit"  # what stands in names where a bundle's have its recipe
 # A larger file helps if it lowers the mean KL by more than this share. Two in a row that do not end a search, and so does a
 # KL that no later figure can be told from: the engines' own arithmetic differs from PyTorch's by about as much.
 HELPS = 0.05
@@ -94,7 +95,7 @@ def fit(
             out.prepare()
         checkpoint = read_source(request, parts, progress)
         parts = replace(parts, read_checkpoint=lambda *asked: checkpoint)
-        with out.building(f"{checkpoint.name}-fit", on_wait=lambda: progress.note("waiting: another search is writing here")):
+        with out.building(f"{checkpoint.name}-{SEARCH}", on_wait=lambda: progress.note("waiting: another search is writing here")):
             search = _Search(request, limit_bytes, recipes, progress, parts, out, checkpoint)
             return search.run()
     finally:
@@ -128,19 +129,26 @@ class _Search:
         points: list[Point] = []
         reports = []
         for name in self.request.targets:
-            found: list[Point] = []
-            try:
-                found = marked(self._points(name))
-                reports.append(self._publish(name, found))
-            except ToolkitError as error:
-                reports.append(BundleReport.failed(self.checkpoint.name, name, "fit", error))
-            points += [_published(point, reports[-1]) for point in found]
+            report, found = self._searched(name)
+            reports.append(report)
+            points += found
         plots = self._plot(points)
         if not any(isinstance(report.error, UsageError) for report in reports):  # else --force --resume goes on from what was measured
             shutil.rmtree(self.trials, ignore_errors=True)
             with suppress(OSError):
                 self.trials.parent.rmdir()
         return FitResult(ConvertResult(tuple(reports)), tuple(points), tuple(plots))
+
+    def _searched(self, name: str) -> tuple[BundleReport, list[Point]]:
+        """How the search for one target ended, and everything that was measured, the published point marked."""
+        found: list[Point] = []
+        try:
+            found = self._points(name)
+            best = self._best(name, found)
+            report = self._publish(best.report)
+        except ToolkitError as error:
+            return BundleReport.failed(self.checkpoint.name, name, SEARCH, error), found
+        return report, [replace(point, report=report, is_chosen=True) if point is best else point for point in found]
 
     def _points(self, name: str) -> list[Point]:
         """Candidates of one target, smallest first, until they no longer fit or no longer help."""
@@ -149,7 +157,7 @@ class _Search:
         asked = project_recipes(name) if self.recipes is None else [load_recipe(each) for each in self.recipes]
         waiting = candidates(target, self.checkpoint, asked, options)
         points: list[Point] = []
-        n_in_vain, rest_bytes = 0, None
+        n_in_vain, best_kl, rest_bytes = 0, math.inf, None
         while waiting:
             candidate = waiting.pop(0)
             if points and candidate.weight_bytes + (rest_bytes or 0) > self.limit_bytes * FORESEEN:
@@ -162,21 +170,22 @@ class _Search:
                 continue
             if rest_bytes is None:
                 rest_bytes = point.report.bytes - candidate.weight_bytes
-                made = self._made(target, self.limit_bytes - rest_bytes, [candidate, *waiting])
-                waiting = sorted([*waiting, *made], key=lambda each: each.weight_bytes)
-            n_in_vain = 0 if _helped(points) else n_in_vain + 1
-            if n_in_vain >= MOST_IN_VAIN or _is_good_enough(points):
+                if self.recipes is None:
+                    known = [candidate, *waiting]
+                    made = made_to_measure(target, self.checkpoint, options, self.limit_bytes - rest_bytes, known)
+                    waiting = sorted([*waiting, *made], key=lambda each: each.weight_bytes)
+            if not point.fits:
+                continue
+            assert point.kl_mean is not None
+            n_in_vain = 0 if point.kl_mean < best_kl * (1 - HELPS) else n_in_vain + 1
+            best_kl = min(best_kl, point.kl_mean)
+            if n_in_vain >= MOST_IN_VAIN or best_kl <= GOOD_ENOUGH_KL:
                 self.progress.note(f"{name}: larger files cannot help")
                 break
         return points
 
-    def _made(self, target: Target, weight_bytes: int, known: Sequence[Candidate]) -> list[Candidate]:
-        if self.recipes is not None:
-            return []
-        return made_to_measure(target, self.checkpoint, options_of(self.request, self.checkpoint), weight_bytes, known)
-
     def _tried(self, target: Target, candidate: Candidate) -> Point:
-        recipe: Recipe = candidate.recipe
+        recipe = candidate.recipe
         asked = replace(
             self.request, targets=(target.name,), recipes=(recipe.name,), out=self.trials, max_kl=None, force=False, resume=True
         )
@@ -187,17 +196,19 @@ class _Search:
             report = BundleReport.failed(self.checkpoint.name, target.name, recipe.name, error)
         return Point(report, fits=report.bytes is not None and report.error is None and report.bytes <= self.limit_bytes)
 
-    def _publish(self, target: str, points: Sequence[Point]) -> BundleReport:
+    def _best(self, target: str, points: Sequence[Point]) -> Point:
         best = chosen(points)
         if best is None:
             raise self._nothing_fits(target, points)
-        report = best.report
         if self.request.max_kl is not None and (best.kl_mean or 0.0) > self.request.max_kl:
             raise FidelityError(
                 f"no {target} bundle of {format_bytes(self.limit_bytes)} is as faithful as --max-kl {self.request.max_kl:g} asks",
-                why=f"the best is {report.recipe}: mean KL {best.kl_mean:.4f} at {format_bytes(report.bytes or 0)}",
+                why=f"the best is {best.report.recipe}: mean KL {best.kl_mean:.4f} at {format_bytes(best.report.bytes or 0)}",
                 fix="allow a larger file with --fit, or a larger --max-kl",
             )
+        return best
+
+    def _publish(self, report: BundleReport) -> BundleReport:
         assert report.path is not None
         with self.out.building(report.name) as folder:
             key = Bundle.unchecked(report.path).manifest.conversion_key
@@ -225,22 +236,4 @@ class _Search:
 
     def _plot(self, points: Sequence[Point]) -> list[Path]:
         with explained(f"draw the frontier into {self.out.path}", self.out.path):
-            return plot(points, self.checkpoint.name, self.limit_bytes, self.out.path / f"{self.checkpoint.name}-fit")
-
-
-def _published(point: Point, report: BundleReport) -> Point:
-    return replace(point, report=report) if point.is_chosen and report.error is None else replace(point, is_chosen=False)
-
-
-def _figures(points: Sequence[Point]) -> list[float]:
-    return [point.kl_mean for point in points if point.kl_mean is not None and point.fits]
-
-
-def _helped(points: Sequence[Point]) -> bool:
-    """Whether the last point is clearly better than all before it."""
-    *before, last = _figures(points) or [0.0]
-    return points[-1].fits and (not before or last < min(before) * (1 - HELPS))
-
-
-def _is_good_enough(points: Sequence[Point]) -> bool:
-    return min(_figures(points), default=1.0) <= GOOD_ENOUGH_KL
+            return plot(points, self.checkpoint.name, self.limit_bytes, self.out.path / f"{self.checkpoint.name}-{SEARCH}")

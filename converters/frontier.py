@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,6 @@ def chosen(points: Sequence[Point]) -> Point | None:
     best = fitting[0].kl_mean or 0.0
     as_good = [point for point in fitting if (point.kl_mean or 0.0) <= best * (1 + SAME_KL)]
     return min(as_good, key=lambda point: point.report.bytes or 0)
-
-
-def marked(points: Sequence[Point]) -> list[Point]:
-    """The same points, the chosen one marked."""
-    best = chosen(points)
-    return [replace(point, is_chosen=point is best) for point in points]
 
 
 def plot(points: Sequence[Point], model: str, limit_bytes: int, stem: Path) -> list[Path]:
