@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import Figure, Report, Target, finish, format_value, parser, run, table
-from benchmarks.machine import ROOT, measure_busy_cpus
+from benchmarks.machine import ROOT, busy_cpus
 from benchmarks.process_tree import read_memory
 from toolkit.errors import FormatError
 
@@ -106,9 +105,11 @@ def test_a_machine_that_was_busy_is_said_to_have_been() -> None:
     assert "busy when" not in table(made)
 
 
-def test_busy_cpus_are_those_others_use() -> None:
-    busy = measure_busy_cpus(0.05)
-    assert busy is None or 0 <= busy <= (os.cpu_count() or 1)
+@pytest.mark.parametrize(("share", "busy"), [(None, None), (0.0, 0.0), (0.13, 0.52), (1.0, 4.0)])
+def test_busy_cpus_are_the_share_of_all_of_them(share: float | None, busy: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.machine.measure_busy_share", lambda: share)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert busy_cpus() == busy
 
 
 def test_finishing_prints_keeps_and_fails_only_when_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
