@@ -11,7 +11,7 @@ from toolkit.free_memory import ROOT
 from toolkit.power.kernel_files import read_text
 
 MOST_BUSY_SHARE = 0.25  # of all CPUs: beyond it other work takes cores, caches and memory bandwidth away from what is measured
-_WINDOW_S = 0.5
+WINDOW_S = 0.5
 _MOST_LOOKS = 3  # a program that has just ended or started something is not busy for long
 _IDLE = slice(3, 5)  # idle and iowait, of user nice system idle iowait irq softirq steal
 
@@ -26,7 +26,7 @@ def measure_busy_share(root: Path = ROOT, *, sleep: Callable[[float], None] = ti
     least: float | None = None
     for _ in range(_MOST_LOOKS):
         before = _ticks(root)
-        sleep(_WINDOW_S)
+        sleep(WINDOW_S)
         after = _ticks(root)
         if before is None or after is None:
             return least

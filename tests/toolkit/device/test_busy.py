@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.device.busy import busy_text, is_busy, measure_busy_share
+from toolkit.device.busy import WINDOW_S, busy_text, is_busy, measure_busy_share
 
 
 def stat(busy: int, idle: int) -> str:
@@ -21,7 +21,7 @@ def sleeper(root: Path, windows: Iterator[tuple[int, int]]) -> Callable[[float],
     (root / "proc/stat").write_text(stat(0, 0))
 
     def sleep(seconds: float) -> None:
-        assert 0 < seconds < 2
+        assert seconds == WINDOW_S, "a look lasts as long as it says"
         busy, idle = next(windows)
         so_far[0], so_far[1] = so_far[0] + busy, so_far[1] + idle
         (root / "proc/stat").write_text(stat(*so_far))
