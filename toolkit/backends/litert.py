@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink
 from toolkit.backends.litert_stream import LiteRtStream
+from toolkit.backends.opening import import_library
 from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 from toolkit.installed import installed_version
@@ -31,26 +32,15 @@ _WHOLE = "whole"  # an empty file beside a cache that an engine has answered wit
 
 def _import_engine() -> Any:
     """Import litert_lm, its own log kept quiet unless ours is at DEBUG."""
-    try:
+
+    def load() -> Any:
         import litert_lm
-    except ModuleNotFoundError as error:
-        if error.name != "litert_lm":
-            raise
-        raise BackendUnavailableError(
-            "the LiteRT engine is not installed",
-            why=f"the package {_DISTRIBUTION} is missing",
-            fix="pip install 'ondevice-toolkit[litert]'",
-        ) from error
-    try:
+
         is_verbose = _LOG.isEnabledFor(logging.DEBUG)
         litert_lm.set_min_log_severity(litert_lm.LogSeverity.INFO if is_verbose else litert_lm.LogSeverity.SILENT)
-    except (OSError, RuntimeError) as error:
-        raise BackendUnavailableError(
-            "the LiteRT engine does not load on this machine",
-            why=f"{_DISTRIBUTION} {_version()}, {platform.machine()}: {error}",
-            fix=f"pip install --force-reinstall {_DISTRIBUTION}, or use a bundle for another target",
-        ) from error
-    return litert_lm
+        return litert_lm
+
+    return import_library(load, engine="LiteRT", extra="litert", packages={"litert_lm": _DISTRIBUTION})
 
 
 def _version() -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from toolkit.backends.llama_client import LlamaClient
+from toolkit.backends.opening import import_library
 from toolkit.errors import BackendUnavailableError, EngineError, UsageError, one_line
 from toolkit.helper_processes import add_helper, remove_helper
 from toolkit.installed import installed_version
@@ -246,23 +247,14 @@ def import_wheel() -> Any:
     """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    try:
+
+    def load() -> Any:
         import xllamacpp
-    except ModuleNotFoundError as error:
-        if error.name != DISTRIBUTION:
-            raise
-        raise BackendUnavailableError(
-            "the GGUF engine is not installed",
-            why=f"there is no {_PROGRAM} on PATH, and the package {DISTRIBUTION} is missing",
-            fix="pip install 'ondevice-toolkit[gguf]', or build llama.cpp and put llama-server on PATH",
-        ) from error
-    except ImportError as error:
-        raise BackendUnavailableError(
-            "the GGUF engine does not load on this machine",
-            why=f"{DISTRIBUTION} {installed_version(DISTRIBUTION)}: {one_line(error)}",
-            fix="build llama.cpp and put llama-server on PATH",
-        ) from error
-    return xllamacpp
+
+        return xllamacpp
+
+    instead = f"build llama.cpp and put {_PROGRAM} on PATH"
+    return import_library(load, engine="GGUF", extra="gguf", packages={DISTRIBUTION: DISTRIBUTION}, instead=instead)
 
 
 def _group() -> int | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import logging
-import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
+from toolkit.backends.opening import import_library
 from toolkit.backends.token_loop import TokenEngine
-from toolkit.errors import BackendUnavailableError, EngineError, one_line
+from toolkit.errors import EngineError, one_line
 from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
@@ -26,22 +26,15 @@ _GPU_CHUNK, _CPU_CHUNK = 512, 8  # packed weights on a CPU take about a second a
 
 def _import_engine() -> Any:
     """Import mlx.core, and mlx_lm with it."""
-    try:
+
+    def load() -> Any:
         import mlx.core as mx
         import mlx_lm.utils  # noqa: F401
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm", "transformers"):
-            raise
-        raise BackendUnavailableError(
-            "the MLX engine is not installed", why=f"the package {error.name} is missing", fix="pip install 'ondevice-toolkit[mlx]'"
-        ) from error
-    except ImportError as error:  # its shared library does not load here
-        raise BackendUnavailableError(
-            "the MLX engine does not load on this machine",
-            why=f"{_DISTRIBUTION} {installed_version(_DISTRIBUTION)}, {platform.machine()}: {one_line(error)}",
-            fix="pip install --force-reinstall mlx mlx-lm, or use a bundle for another target",
-        ) from error
-    return mx
+
+        return mx
+
+    packages = {"mlx_lm": _DISTRIBUTION, "mlx": "mlx", "transformers": "transformers"}
+    return import_library(load, engine="MLX", extra="mlx", packages=packages)
 
 
 class MlxBackend:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Message
 from toolkit.backends.constraint import can_constrain
+from toolkit.backends.opening import import_library
 from toolkit.backends.token_loop import TokenEngine
-from toolkit.errors import BackendUnavailableError, EngineError, one_line
-from toolkit.installed import installed_version
+from toolkit.errors import EngineError, one_line
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
@@ -23,24 +22,14 @@ _DISTRIBUTION = "onnxruntime-genai"
 
 
 def _import_engine() -> Any:
-    try:
+    def load() -> Any:
         import onnxruntime_genai as genai
-    except ModuleNotFoundError as error:
-        if error.name not in ("onnxruntime_genai", "onnxruntime", "numpy"):
-            raise
-        raise BackendUnavailableError(
-            "the ONNX engine is not installed",
-            why=f"the package {(error.name or _DISTRIBUTION).replace('_', '-')} is missing",
-            fix="pip install 'ondevice-toolkit[onnx]'",
-        ) from error
-    except ImportError as error:  # its shared libraries do not load here
-        raise BackendUnavailableError(
-            "the ONNX engine does not load on this machine",
-            why=f"{_DISTRIBUTION} {installed_version(_DISTRIBUTION)}, {platform.machine()}: {one_line(error)}",
-            fix=f"pip install --force-reinstall {_DISTRIBUTION}, or use a bundle for another target",
-        ) from error
-    genai.disable_telemetry_events()
-    return genai
+
+        genai.disable_telemetry_events()
+        return genai
+
+    packages = {"onnxruntime_genai": _DISTRIBUTION, "onnxruntime": "onnxruntime", "numpy": "numpy"}
+    return import_library(load, engine="ONNX", extra="onnx", packages=packages)
 
 
 class OnnxBackend:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
+from toolkit.backends.opening import import_library
 from toolkit.backends.token_loop import TokenEngine
-from toolkit.errors import BackendUnavailableError, EngineError, one_line
+from toolkit.errors import EngineError, one_line
 from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
@@ -27,20 +28,16 @@ _ROWS = 256
 
 
 def _import_engine() -> Any:
-    try:
+    def load() -> Any:
         import safetensors  # noqa: F401
         import torch
         import transformers
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("torch", "transformers", "safetensors"):
-            raise
-        raise BackendUnavailableError(
-            "the reference engine is not installed",
-            why=f"the package {error.name} is missing",
-            fix="pip install 'ondevice-toolkit[convert]'",
-        ) from error
-    transformers.logging.set_verbosity_error()
-    return torch
+
+        transformers.logging.set_verbosity_error()
+        return torch
+
+    packages = {"torch": "torch", "transformers": "transformers", "safetensors": "safetensors"}
+    return import_library(load, engine="reference", extra="convert", packages=packages)
 
 
 class ReferenceBackend:
