@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,24 +143,25 @@ class _Search:
         """How the search for one target ended, and everything that was measured, the published point marked."""
         found: list[Point] = []
         try:
-            found = self._points(name)
-            best = self._best(name, found)
+            found, n_not_made = self._points(name)
+            best = self._best(name, found, n_not_made)
             report = self._publish(best.report)
         except ToolkitError as error:
             return BundleReport.failed(self.checkpoint.name, name, SEARCH, error), found
         return report, [replace(point, report=report, is_chosen=True) if point is best else point for point in found]
 
-    def _points(self, name: str) -> list[Point]:
-        """Candidates of one target, smallest first, until they no longer fit or no longer help."""
+    def _points(self, name: str) -> tuple[list[Point], int]:
+        """Candidates of one target, smallest first, until they no longer help or no longer fit; and how many that leaves for their size."""
         target = suited(self.parts.load_target(name), self.checkpoint.spec.model_type)
         options = options_of(self.request, self.checkpoint)
         asked = project_recipes(name) if self.recipes is None else [load_recipe(each) for each in self.recipes]
         waiting = candidates(target, self.checkpoint, asked, options)
         points: list[Point] = []
-        n_in_vain, best_kl, rest_bytes = 0, math.inf, None
+        n_not_made, n_in_vain, best_kl, rest_bytes = 0, 0, math.inf, None
         while waiting:
             candidate = waiting.pop(0)
             if points and candidate.weight_bytes + (rest_bytes or 0) > self.limit_bytes * FORESEEN:
+                n_not_made = 1 + len(waiting)
                 larger = f" and {len(waiting)} larger would" if waiting else " would"
                 self.progress.note(f"{name}: {candidate.recipe.name}{larger} not fit")
                 break
@@ -182,7 +183,7 @@ class _Search:
             if n_in_vain >= MOST_IN_VAIN or best_kl <= GOOD_ENOUGH_KL:
                 self.progress.note(f"{name}: larger files cannot help")
                 break
-        return points
+        return points, n_not_made
 
     def _tried(self, target: Target, candidate: Candidate) -> Point:
         recipe = candidate.recipe
@@ -196,7 +197,7 @@ class _Search:
             report = BundleReport.failed(self.checkpoint.name, target.name, recipe.name, error)
         return Point(report, fits=report.bytes is not None and report.error is None and report.bytes <= self.limit_bytes)
 
-    def _best(self, target: str, points: Sequence[Point]) -> Point:
+    def _best(self, target: str, points: Sequence[Point], n_not_made: int) -> Point:
         best = chosen(points)
         if best is None:
             raise self._nothing_fits(target, points)
@@ -204,9 +205,17 @@ class _Search:
             raise FidelityError(
                 f"no {target} bundle of {format_bytes(self.limit_bytes)} is as faithful as --max-kl {self.request.max_kl:g} asks",
                 why=f"the best is {best.report.recipe}: mean KL {best.kl_mean:.4f} at {format_bytes(best.report.bytes or 0)}",
-                fix="allow a larger file with --fit, or a larger --max-kl",
+                fix=", or ".join(self._more_faithful(points, n_not_made)),
             )
         return best
+
+    def _more_faithful(self, points: Sequence[Point], n_not_made: int) -> Iterator[str]:
+        """What can help where the best that fits is not faithful enough."""
+        if n_not_made or any((point.report.bytes or 0) > self.limit_bytes for point in points):
+            yield "allow a larger file with --fit"
+        if self.recipes is not None:
+            yield "leave --recipe out"
+        yield "allow a larger --max-kl"
 
     def _publish(self, report: BundleReport) -> BundleReport:
         assert report.path is not None

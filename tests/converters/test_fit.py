@@ -109,6 +109,20 @@ def test_a_limit_on_kl_holds_for_the_choice(desk, sizes):
     assert not list(desk.out.glob("small-small-*"))
 
 
+def test_what_a_limit_on_kl_offers_can_help(desk, sizes):
+    def fix(limit_bytes: int, recipes=ALL) -> str:
+        desk.fresh()
+        [error] = search(desk, limit_bytes, recipes, max_kl=1e-9).result.errors
+        return error.fix
+
+    size, recipes, kl = "allow a larger file with --fit", "leave --recipe out", "allow a larger --max-kl"
+    assert fix(sizes["int4-g32"], None) == f"{size}, or {kl}"
+    assert fix(sizes["int4-g32"]) == f"{size}, or {recipes}, or {kl}"
+    assert fix(sizes["int8"] - 1, ("int4-g32", "int8")) == f"{size}, or {recipes}, or {kl}", "int8 was made, and is a byte too large"
+    assert fix(10**6, ("int4-g32", "int8")) == f"{recipes}, or {kl}"
+    assert fix(10**6, None) == kl
+
+
 @pytest.mark.parametrize(("limit", "request_"), [(0, {}), (-5, {}), (10**6, {"verify": False})])
 def test_a_search_that_makes_no_sense_is_refused(desk, limit, request_):
     with pytest.raises(UsageError) as caught:
