@@ -55,7 +55,7 @@ def convert(
     """
     progress, parts = progress or Silent(), parts or default_parts()
     request.check()
-    recipes = _load_recipes(request) if recipes is None else list(recipes)
+    named = _load_recipes(request) if recipes is None else []
     targets = [parts.load_target(name) for name in request.targets]
     out = OutputFolder(request.out)
     try:
@@ -63,8 +63,8 @@ def convert(
             out.prepare()
         checkpoint = read_source(request, parts, progress)
         if checkpoint.spec.model_type == SPEECH_MODEL_TYPE:
-            recipes = [replace(recipe, gates={**SPEECH_GATES, **recipe.gates}) for recipe in recipes]
-        return _Conversion(request, parts, progress, out, checkpoint, targets, recipes).run()
+            named = [replace(recipe, gates={**SPEECH_GATES, **recipe.gates}) for recipe in named]
+        return _Conversion(request, parts, progress, out, checkpoint, targets, named if recipes is None else recipes).run()
     finally:
         out.tidy()
 

@@ -103,6 +103,14 @@ def test_one_candidate_that_fails_does_not_end_the_search(desk, sizes):
     assert report.recipe == "int8" and report.error is None
 
 
+def test_a_speech_models_gate_refuses_no_candidate_either(desk, sizes, monkeypatch):
+    monkeypatch.setattr("converters.pipeline.SPEECH_MODEL_TYPE", "llama")  # what the small checkpoint says it is
+    monkeypatch.setattr("converters.pipeline.SPEECH_GATES", {"kl_mean": 0.0})
+    assert desk.convert("int4-g32").exit_code == 6, "the gate is one"
+    [report] = search(desk, sizes["int4-g32"]).result.bundles
+    assert (report.recipe, report.verdict, report.error) == ("int4-g32", "reported", None)
+
+
 def test_a_limit_on_kl_holds_for_the_choice(desk, sizes):
     found = search(desk, sizes["int4-g32"], max_kl=1e-6)
     assert isinstance(found.result.errors[0], FidelityError) and found.result.exit_code == 6
