@@ -158,5 +158,5 @@ def test_predictions_stand_beside_what_was_measured(tiny_chat_bundle: Path, tmp_
         assert figures[subject, "predicted_low_ratio"]["values"] == [predicted / peak]
         assert figures[subject, "predicted_low_ratio"]["target"]["limit"] == 0.95
     runs = record["details"][tiny_chat_bundle.name]["measured"]["runs"]
-    assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(512, True), (512, False), (2048, False)]
+    assert [(run["context_length"], run["is_first_start"]) for run in runs] == [(256, True), (256, False), (1024, False)]
     assert all(run["peak_rss_bytes"] >= run["anonymous_bytes"] > 0 for run in runs)
