@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import Report, Target, parser, run
-from benchmarks.prompt import prompt_of
 from benchmarks.summary import interleaved, paired_ratios
 from toolkit import Bundle, Engine
 from toolkit.backends.litert import cache_dir
+from toolkit.bench_prompt import make_prompt
 from toolkit.limits import usable_threads
 
 PROMPT_TOKENS, ANSWER_TOKENS, TEMPLATE_TOKENS = 256, 64, 64
@@ -51,7 +51,7 @@ def take(bundle: Bundle, *, rounds: int, threads: int) -> dict[str, list[dict[st
         Engine.open(bundle, context_length=context, threads=threads, isolated=True) as apart,
     ):
         bare = litert_lm.Engine(str(bundle.entry_path), backend=cpu, max_num_tokens=context, cache_dir=cache_dir(bundle))
-        prompt = prompt_of(lambda text: len(ours.tokenize(text)), PROMPT_TOKENS)
+        prompt = make_prompt(lambda text: len(ours.tokenize(text)), PROMPT_TOKENS)
 
         def run_bare() -> dict[str, float]:
             with bare.create_conversation(sampler_config=greedy) as conversation:

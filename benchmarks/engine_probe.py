@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.prompt import prompt_of
 from toolkit import Bundle, Engine
+from toolkit.bench_prompt import make_prompt
 from toolkit.errors import EngineError, ToolkitError
 from toolkit.worker_proxy import RemoteEngine
 
@@ -34,7 +34,7 @@ def job(
     with Engine.open(bundle, threads=threads, expected_tokens=n_prompt + n_answer, isolated=False if in_process else None) as engine:
         opened = time.perf_counter()
         loaded = _memory(engine)
-        prompt = prompt_of(lambda text: len(engine.tokenize(text)) + engine.native.n_start_tokens, n_prompt)
+        prompt = make_prompt(lambda text: len(engine.tokenize(text)) + engine.native.n_start_tokens, n_prompt)
         if warm_up:
             _answer(engine, prompt, n_answer)
         answers = [_answer(engine, prompt, n_answer) for _ in range(repeats)]

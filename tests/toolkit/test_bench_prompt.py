@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit.bench_prompt import MEASURED, WARM_UP, make_prompt
 from toolkit.errors import EngineError, UsageError
@@ -30,6 +32,14 @@ def test_a_prompt_has_exactly_the_tokens_asked_for(count: Callable[[str], int], 
     prompt = make_prompt(count, n_tokens, text=text)
     assert count(prompt) == n_tokens
     assert prompt == make_prompt(count, n_tokens, text=text), "the same each time"
+
+
+@given(st.integers(2, 2000))
+def test_a_prompt_of_any_length_has_exactly_it_and_begins_with_the_same_words(n_tokens: int) -> None:
+    prompt = make_prompt(of_words, n_tokens)
+    assert of_words(prompt) == n_tokens
+    assert of_words(prompt + " a") != n_tokens  # the mutant: one filler too many
+    assert MEASURED.startswith(prompt[: len(MEASURED)].removesuffix(" a"))
 
 
 def test_warm_up_and_measured_prompt_share_no_beginning() -> None:
