@@ -36,8 +36,8 @@ def fit_table(frontier: Iterable[Mapping[str, Any]], bundles: Iterable[Mapping[s
 
 
 def _fit_verdict(entry: Mapping[str, Any]) -> str:
-    if entry["verdict"] == "error":
-        return "error"  # `_row` adds why
+    if entry["verdict"] in ("error", "fail"):
+        return str(entry["verdict"])  # `_row` adds why to an error
     return "chosen" if entry["is_chosen"] else "fits" if entry["fits"] else "too large"
 
 

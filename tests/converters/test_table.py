@@ -1,4 +1,4 @@
-from converters.table import bundle_table
+from converters.table import bundle_table, fit_table
 
 ENTRY = {
     "name": "m-litert-int8",
@@ -31,3 +31,8 @@ def test_a_bundle_that_is_not_there_says_why_and_has_no_figures():
 
 def test_a_bundle_made_earlier_says_so():
     assert bundle_table([ENTRY | {"is_new": False}])[1].endswith("pass (there already)")
+
+
+def test_a_candidate_that_was_refused_is_not_called_too_large():
+    tried = ENTRY | {"fits": False, "is_chosen": False}
+    assert [line.split("  ")[-1] for line in fit_table([tried, tried | {"verdict": "fail"}], [])] == ["verdict", "too large", "fail"]
