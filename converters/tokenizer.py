@@ -49,17 +49,8 @@ def choose_tokenizer(files: TokenizerFiles) -> PackagedTokenizer:
         FidelityError: The runtime reads the checkpoint's own tokenizer.json differently.
         BackendUnavailableError: The runtime that has to prove it is not installed.
     """
-    if files.tokenizer_json is None:
-        raise FormatError(
-            "this checkpoint has no tokenizer",
-            why="tokenizer.json is missing, and nothing else says which ids its texts have",
-            fix="put the tokenizer.json of the original model beside the weights",
-        )
-    return _chosen(files, _Reference(files.tokenizer_json))
-
-
-def _chosen(files: TokenizerFiles, reference: _Reference) -> PackagedTokenizer:
-    assert files.tokenizer_json is not None
+    tokenizer_json = files.require_json()
+    reference = _Reference(tokenizer_json)
     n_texts = len(reference.texts)
     reason = "byte-level BPE, which SentencePiece cannot express"
     if files.kind == "sentencepiece":
@@ -70,7 +61,7 @@ def _chosen(files: TokenizerFiles, reference: _Reference) -> PackagedTokenizer:
             if not differences:
                 return packaged
             reason = f"a SentencePiece model differs on {len(differences)} of {n_texts} texts, first {differences[0]}"
-    packaged = PackagedTokenizer("huggingface", files.tokenizer_json, n_texts, reason)
+    packaged = PackagedTokenizer("huggingface", tokenizer_json, n_texts, reason)
     if differences := reference.compare_runtime(packaged):
         raise FidelityError(
             "this tokenizer does not work in the LiteRT-LM runtime",
@@ -186,12 +177,11 @@ def _models(files: TokenizerFiles) -> Iterator[bytes]:
 
 def _vocabularies(files: TokenizerFiles) -> Iterator[Vocabulary]:
     """What a model can be built from, the source's own scores first."""
-    assert files.tokenizer_json is not None
     if files.pieces is not None:
         yield Vocabulary(files.pieces, files.added_space_prefix)
     elif files.sentencepiece_model is not None and (vocabulary := vocabulary_from_model(files.sentencepiece_model)):
         yield vocabulary
-    if derived := vocabulary_from_tokenizer_json(files.tokenizer_json):
+    if derived := vocabulary_from_tokenizer_json(files.require_json()):
         yield derived
 
 
