@@ -84,13 +84,13 @@ class Engine:
                 or tells of heat, or the budget has a limit on either; True or False: always or never.
 
         Raises:
-            FormatError: The bundle is damaged.
+            FormatError: The bundle is damaged, or the engine refused its files.
             UsageError: A setting is out of range, or the backend does not run this target.
             BudgetError: It does not fit into free memory or the budget, or the loaded engine exceeds the budget, or the same plan
                 ended its process before; the fix holds settings that would fit. Or the battery is below its floor.
             BackendUnavailableError: The engine's library is missing or does not load here.
             EngineCrashed: Loading ended the engine's process.
-            EngineError: The engine refused the files.
+            EngineError: The engine failed while it was loading.
         """
         is_checked = isinstance(bundle, Bundle)
         bundle = bundle if isinstance(bundle, Bundle) else Bundle.unchecked(bundle)

@@ -109,7 +109,7 @@ class Loader:
         Raises:
             BudgetError: The plan failed before and has no smaller one, or turned out larger than the budget.
             EngineCrashed: Loading ended the process.
-            EngineError: The engine refused the files.
+            FormatError: The engine refused the files.
         """
         mark = LoadMark(self._bundle.content_hash, plan.backend, versions(plan.backend), plan.context_length, plan.threads)
         failure = None if self._settings.force or is_again else mark.past_failure()

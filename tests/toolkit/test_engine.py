@@ -13,7 +13,7 @@ from toolkit.backends.base import Message
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.engine import Engine
-from toolkit.errors import BackendUnavailableError, BudgetError, EngineError, UsageError
+from toolkit.errors import BackendUnavailableError, BudgetError, EngineError, FormatError, UsageError
 from toolkit.manifest_reader import load_manifest
 from toolkit.plan import make_plan
 
@@ -83,7 +83,7 @@ def test_an_import_error_inside_a_backend_is_not_called_an_unknown_name(chat_bun
 def test_a_file_the_engine_refuses_carries_the_engines_own_cause(tmp_path: Path) -> None:
     (tmp_path / "garbage").write_bytes(b"garbage" * 1000)
     folder = tiny_bundle(tmp_path / "bundle", model=tmp_path / "garbage")
-    with pytest.raises(EngineError, match="model.litertlm") as caught:
+    with pytest.raises(FormatError, match="model.litertlm") as caught:
         Engine.open(folder)
     assert "magic" in caught.value.why
 

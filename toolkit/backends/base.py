@@ -161,7 +161,8 @@ class Backend(Protocol):
 
         Raises:
             BackendUnavailableError: The engine's library is not installed or does not load here.
-            EngineError: The engine refused the files; the text carries its own message.
+            FormatError: The engine refused the files, which are those that were sealed; the text carries its own message.
+            EngineError: Memory is short, or it failed otherwise.
         """
 
 

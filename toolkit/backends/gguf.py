@@ -12,7 +12,8 @@ from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, S
 from toolkit.backends.constraint import FORM, check_schema
 from toolkit.backends.llama_client import LlamaEvents
 from toolkit.backends.llama_server import LlamaServer, probe_server, start_server
-from toolkit.errors import EngineError, one_line
+from toolkit.backends.opening import refused_files
+from toolkit.errors import EngineError, ToolkitError, one_line
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
@@ -34,7 +35,12 @@ class GgufBackend:
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> GgufEngine:
         check_threads(threads)
         check_context_length(context_length, most=bundle.manifest.context_length)
-        server = start_server(bundle.entry_path, context_length=max(_LEAST_CONTEXT, context_length), threads=threads)
+        try:
+            server = start_server(bundle.entry_path, context_length=max(_LEAST_CONTEXT, context_length), threads=threads)
+        except ToolkitError:
+            raise
+        except Exception as error:
+            raise refused_files(bundle, error, by="llama.cpp") from error
         try:
             return GgufEngine(server, bundle, context_length)
         except BaseException:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink
 from toolkit.backends.litert_stream import LiteRtStream
-from toolkit.backends.opening import import_library
+from toolkit.backends.opening import import_library, refused_files
 from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 from toolkit.installed import installed_version
@@ -79,11 +79,8 @@ class LiteRtBackend:
                 enable_benchmark=True,
             )
         except RuntimeError as error:
-            raise EngineError(
-                f"LiteRT cannot open {bundle.entry_path.name} of {bundle.name}",
-                why=_last_error(library) or str(error),
-                fix=f"see what it is: toolkit verify {bundle.path}; it was written for {_written_for(bundle)}, here is {_version()}",
-            ) from error
+            said = f"{_last_error(library) or error}; it was written for {_written_for(bundle)}, here is {_version()}"
+            raise refused_files(bundle, error, by="LiteRT", why=said) from error
         return LiteRtEngine(litert_lm, engine, bundle, cache)
 
 

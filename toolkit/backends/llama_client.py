@@ -37,7 +37,11 @@ class LlamaClient:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if (why := died()) is not None:
-                raise EngineError("llama.cpp's server ended while it was starting", why=why, fix="toolkit verify BUNDLE checks the file")
+                raise EngineError(
+                    "llama.cpp's server ended while it was starting",
+                    why=why,
+                    fix="if that is of the file, convert the model again; else build llama.cpp again for this machine",
+                )
             with suppress(OSError, http.client.HTTPException):
                 if self._request("GET", "/health", None, 5.0).status == 200:
                     return

@@ -81,7 +81,8 @@ def start_server(model: Path, *, context_length: int, threads: int) -> LlamaServ
 
     Raises:
         BackendUnavailableError: There is neither a program nor the wheel.
-        EngineError: It does not start, or refuses the file.
+        EngineError: The program does not start, or refuses the file.
+        Exception: The wheel refuses the file: RuntimeError, or what the bindings raise.
     """
     program = find_program()
     if program is not None:
@@ -226,12 +227,7 @@ class ServerInside:
             params.n_gpu_layers = int(layers) if layers.lstrip("-").isdigit() else -1
             if processors(xllamacpp) == ("CPU",):
                 warn_of_cpu(layers)
-        try:
-            self._server: Any = xllamacpp.Server(params)
-        except Exception as error:  # it raises RuntimeError, or what the bindings do
-            raise EngineError(
-                f"llama.cpp refuses {model.name}", why=one_line(error), fix=f"see what it is: toolkit verify {model.parent}"
-            ) from error
+        self._server: Any = xllamacpp.Server(params)
         address = urlsplit(self._server.listening_address)
         self.client = LlamaClient(address.hostname or "127.0.0.1", address.port or 80, key)
 

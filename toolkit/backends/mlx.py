@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
-from toolkit.backends.opening import import_library
+from toolkit.backends.opening import import_library, refused_files
 from toolkit.backends.token_loop import TokenEngine
-from toolkit.errors import EngineError, one_line
 from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
@@ -65,9 +64,7 @@ class MlxBackend:
             model, config = load_model(folder)
             text = HfText(load_tokenizer(folder, eos_token_ids=list(bundle.manifest.stop_token_ids)))
         except Exception as error:  # the library checks little: any error of Python's or MLX's
-            raise EngineError(
-                f"mlx_lm cannot open {bundle.name}", why=one_line(error), fix=f"see what it is: toolkit verify {bundle.path}"
-            ) from error
+            raise refused_files(bundle, error, by="mlx_lm") from error
         if is_cpu and "quantization" in config:
             _LOG.warning("mlx has no GPU here: it reads the packed weights of %s about a token a second", bundle.name)
         return TokenEngine(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.backends.base import BackendFacts, Capabilities, Message
 from toolkit.backends.constraint import can_constrain
-from toolkit.backends.opening import import_library
+from toolkit.backends.opening import import_library, refused_files
 from toolkit.backends.token_loop import TokenEngine
-from toolkit.errors import EngineError, one_line
+from toolkit.errors import one_line
 from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ class OnnxBackend:
             text = OnnxText(genai.Tokenizer(model), bundle)
             n_vocab = int(json.loads(bundle.entry_path.read_bytes())["model"]["vocab_size"])
         except Exception as error:  # the library raises RuntimeError, and whatever onnxruntime raised
-            raise EngineError(
-                f"onnxruntime-genai cannot open {bundle.entry_path.name} of {bundle.name}",
-                why=one_line(error),
-                fix=f"see what it is: toolkit verify {bundle.path}",
-            ) from error
+            raise refused_files(bundle, error, by=_DISTRIBUTION) from error
         return TokenEngine(
             "onnx",
             text,

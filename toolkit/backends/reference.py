@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from toolkit.backends.base import BackendFacts, Capabilities
 from toolkit.backends.constraint import can_constrain
 from toolkit.backends.hf_text import HfText
-from toolkit.backends.opening import import_library
+from toolkit.backends.opening import import_library, refused_files
 from toolkit.backends.token_loop import TokenEngine
-from toolkit.errors import EngineError, one_line
 from toolkit.installed import installed_version
 from toolkit.limits import check_context_length, check_threads
 
@@ -64,11 +63,8 @@ class ReferenceBackend:
 
             text = HfText(AutoTokenizer.from_pretrained(folder, local_files_only=True))
         except Exception as error:  # the library checks little: any error of Python's or PyTorch's
-            raise EngineError(
-                f"transformers cannot open {bundle.name}",
-                why=one_line(error),
-                fix="open it without --backend, or convert the checkpoint to float: --to mlx --recipe fp32",
-            ) from error
+            fix = "open it without --backend, or convert the checkpoint to float: --to mlx --recipe fp32"
+            raise refused_files(bundle, error, by="transformers", fix=fix) from error
         return TokenEngine(
             "reference",
             text,

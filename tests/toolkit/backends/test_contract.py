@@ -16,7 +16,7 @@ from toolkit.backends.base import Message, Sampling
 from toolkit.bundle import Bundle
 from toolkit.diagnosis import EngineReport
 from toolkit.engine import Engine
-from toolkit.errors import EngineError, UsageError
+from toolkit.errors import EngineError, FormatError, UsageError
 from toolkit.session import Session
 
 GoOn = Callable[[str, int], str]
@@ -168,15 +168,16 @@ def test_settings_out_of_range_never_reach_the_library(backend_name: str, tiny: 
         load_backend(backend_name).open_engine(Bundle.open(tiny), **{"context_length": 64, "threads": 1, **options})
 
 
-def test_a_damaged_file_is_an_error_of_the_engine_and_the_app_lives(
+def test_a_damaged_file_that_was_sealed_again_is_an_error_of_the_file_and_the_app_lives(
     backend_name: str, tiny: Path, module_cache: Path, tmp_path: Path
 ) -> None:
     sizes = {record.bytes: record.path for record in Bundle.open(tiny).manifest.files}
     name = sizes[max(sizes)]
     broken = resealed(tiny, tmp_path / "broken", name, b"\xff" * 64 + (tiny / name).read_bytes()[64 : max(sizes) // 2])
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(FormatError, match="cannot open") as caught:
         Engine.open(broken, backend=backend_name, context_length=64, threads=1)
-    assert caught.value.why and caught.value.fix
+    assert caught.value.exit_code == 4 and caught.value.why
+    assert "convert" in caught.value.fix and "toolkit verify" not in caught.value.fix, "its hashes are right"
 
 
 def test_closing_twice_is_closing_once(backend_name: str, tiny: Path, module_cache: Path) -> None:

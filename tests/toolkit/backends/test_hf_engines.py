@@ -16,7 +16,7 @@ from toolkit.backends.base import Message, Sampling
 from toolkit.backends.hf_text import HfText
 from toolkit.backends.reference import dequantized
 from toolkit.bundle import Bundle
-from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.errors import BackendUnavailableError, FormatError
 
 PROMPT = "check the pump"
 
@@ -77,14 +77,14 @@ def test_without_the_package_the_error_names_the_extra(
         ("mlx", "{", "["),
     ],
 )
-def test_a_config_that_does_not_fit_the_weights_is_an_error_of_the_engine(
+def test_a_config_that_does_not_fit_the_weights_is_an_error_of_the_file(
     name: str, old: str, new: str, mlx_folder: Path, tmp_path: Path
 ) -> None:
     source = mlx_folder / "tiny-mlx-int8"
     config = (source / "config.json").read_text()
     assert old in config
     folder = resealed(source, tmp_path / "bundle", "config.json", config.replace(old, new).encode())
-    with pytest.raises(EngineError, match="cannot open"):
+    with pytest.raises(FormatError, match="cannot open"):
         load_backend(name).open_engine(Bundle.open(folder), context_length=64, threads=1)
 
 

@@ -12,6 +12,7 @@ from tests.toolkit.small_manifest import small_bundle
 from toolkit.backends import BACKENDS, backend_for, load_backend
 from toolkit.backends.base import Message, Sampling, StreamEnd, StreamEvent
 from toolkit.backends.litert import BACKEND, cache_dir
+from toolkit.backends.opening import refused_files
 from toolkit.bundle import Bundle
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.errors import BackendUnavailableError, EngineError, UsageError
@@ -48,6 +49,12 @@ def test_a_library_that_does_not_load_here_says_why(bundle: Bundle, monkeypatch:
     with pytest.raises(BackendUnavailableError, match="static TLS") as caught:
         BACKEND.open_engine(bundle, context_length=64, threads=1)
     assert platform.machine() in caught.value.why
+
+
+def test_memory_that_is_short_is_not_the_files_fault(bundle: Bundle) -> None:
+    for error, exit_code, way_out in ((MemoryError("8 GiB"), 1, "--context"), (RuntimeError("no magic"), 4, "--to litert --force")):
+        refused = refused_files(bundle, error, by="LiteRT")
+        assert refused.exit_code == exit_code and way_out in refused.fix and str(error) in refused.why
 
 
 def test_weights_are_cached_apart_for_each_cpu_and_bundle(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
