@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bare_export import CACHE_LENGTH, PREFILL_LENGTHS
-from benchmarks.harness import Report, Target, parser, run, say
+from benchmarks.harness import Report, Target, paired_ratios, parser, run, say
 from benchmarks.machine import ROOT
 from benchmarks.process_tree import TreeRun, run_tree
-from benchmarks.summary import interleaved, paired_ratios
+from toolkit.bench_summary import interleaved
 from toolkit.cache import CACHE_VARIABLE, cache_root
 from toolkit.errors import FidelityError
 from toolkit.fetch import fetch

@@ -14,10 +14,10 @@ import statistics
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from benchmarks.harness import Report, Target, parser, run, say
+from benchmarks.harness import Report, Target, paired_ratios, parser, run, say
 from benchmarks.llama_bench import MISSING, find_llama_bench, run_llama_bench
 from benchmarks.probe_run import Job, run_probe
-from benchmarks.summary import interleaved, paired_ratios
+from toolkit.bench_summary import interleaved
 from toolkit.bundle import Bundle
 from toolkit.catalog import load_catalog
 from toolkit.errors import ToolkitError

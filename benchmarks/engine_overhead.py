@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from benchmarks.harness import Report, Target, parser, run
-from benchmarks.summary import interleaved, paired_ratios
+from benchmarks.harness import Report, Target, paired_ratios, parser, run
 from toolkit import Bundle, Engine
 from toolkit.backends.litert import cache_dir
 from toolkit.bench_prompt import make_prompt
+from toolkit.bench_summary import interleaved
 from toolkit.limits import usable_threads
 
 PROMPT_TOKENS, ANSWER_TOKENS, TEMPLATE_TOKENS = 256, 64, 64

@@ -15,10 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import Report, Target, parser, run, say
+from benchmarks.harness import Report, Target, paired_ratios, parser, run, say
 from benchmarks.machine import ROOT
 from benchmarks.process_tree import TreeRun, run_tree
-from benchmarks.summary import interleaved, paired_ratios
+from toolkit.bench_summary import interleaved
 from toolkit.fetch import fetch
 
 OURS, PEER = "write_hf", "transformers"

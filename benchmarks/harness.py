@@ -7,13 +7,13 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from benchmarks.machine import ROOT, machine, versions
-from benchmarks.summary import Summary, summarize
+from toolkit.bench_summary import Summary, summarize
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 
@@ -56,7 +56,7 @@ class Figure:
         return self.target is None or self.target.is_met(self.summary.median)
 
     def as_dict(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"subject": self.subject, "name": self.name, **self.summary.as_dict(), "values": list(self.values)}
+        data: dict[str, Any] = {"subject": self.subject, "name": self.name, **asdict(self.summary)}
         if self.target is not None:
             data["target"] = {"bound": self.target.bound, "limit": self.target.limit, "is_met": self.is_met}
         return data
@@ -104,6 +104,15 @@ class Report:
         with path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(self.as_dict(), ensure_ascii=False, allow_nan=False) + "\n")
         return path
+
+
+def paired_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """ours / theirs, round by round: both sides of a ratio were measured next to each other.
+
+    Raises:
+        ValueError: The sides have different lengths.
+    """
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
 def format_value(name: str, value: float) -> str:

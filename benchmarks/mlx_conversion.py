@@ -19,11 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.conversion_cost import work_cache
-from benchmarks.harness import Report, Target, parser, run, say
+from benchmarks.harness import Report, Target, paired_ratios, parser, run, say
 from benchmarks.lazy_checkpoint import N_LAYERS, lazy_spec
 from benchmarks.machine import ROOT
 from benchmarks.process_tree import TreeRun, run_tree
-from benchmarks.summary import interleaved, paired_ratios
+from toolkit.bench_summary import interleaved
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.fetch import fetch
 

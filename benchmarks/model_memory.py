@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.harness import Report, Target, parser, run, say, token_counts
 from benchmarks.probe_run import Job, run_probe
-from benchmarks.summary import interleaved
+from toolkit.bench_summary import interleaved
 from toolkit.bundle import Bundle
 
 ANSWER_TOKENS = 64

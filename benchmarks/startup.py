@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import Report, Target, parser, run
-from benchmarks.summary import interleaved
+from toolkit.bench_summary import interleaved
 from toolkit.errors import ToolkitError
 
 TARGETS = {"toolkit --help": Target("at most", 0.100), "import toolkit": Target("at most", 0.050)}

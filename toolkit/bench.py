@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from toolkit.bench_prompt import MEASURED, WARM_UP, make_prompt
+from toolkit.bench_summary import interleaved
 from toolkit.bundle import Bundle
 from toolkit.device.busy import busy_text, is_busy, measure_busy_share
 from toolkit.engine import Engine
@@ -73,8 +74,6 @@ class Side:
 def measure_sides(sides: list[Side], job: BenchJob, *, say: Callable[[str], None], probe_busy: Callable[[], float | None]) -> None:
     """Fill the sides round by round; whatever ends it early, the rounds before stay in them.
 
-    The order is reversed every other round, so that what drifts (heat, clock rates) hits every side alike.
-
     Args:
         say: Told after each measurement.
         probe_busy: See `measure_busy_share`.
@@ -84,15 +83,15 @@ def measure_sides(sides: list[Side], job: BenchJob, *, say: Callable[[str], None
         BudgetError, EngineError, UsageError: See `Engine.open` and `Session.send`.
     """
     is_alone = len(sides) == 1
-    for number in range(job.rounds + 1):  # the first one is thrown away: it reads files from the disk and packs weights
-        for side in sides if number % 2 else reversed(sides):
-            busy_share = probe_busy()
-            if not is_alone and not job.force and is_busy(busy_share):
-                raise _too_busy(busy_share or 0.0)
-            one = _measure(side, job, busy_share, is_alone=is_alone)
-            if number:
-                side.rounds.append(one)
-            say(_progress(number, side, job, one))
+    # Round 0 is thrown away: it reads files from the disk and packs weights. It runs backwards, so that round 1 is in the order asked for.
+    for number, side in interleaved(sides[::-1], job.rounds + 1):
+        busy_share = probe_busy()
+        if not is_alone and not job.force and is_busy(busy_share):
+            raise _too_busy(busy_share or 0.0)
+        one = _measure(side, job, busy_share, is_alone=is_alone)
+        if number:
+            side.rounds.append(one)
+        say(_progress(number, side, job, one))
 
 
 def _too_busy(share: float) -> ToolkitError:

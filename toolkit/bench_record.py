@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import platform
-import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from toolkit.bench import BenchJob, Side, governor_events
+from toolkit.bench_summary import Summary, summarize
 from toolkit.device.busy import busy_text, is_busy
 from toolkit.device.profile import Device, probe_device
 from toolkit.load_mark import versions
@@ -29,28 +28,6 @@ FIGURES = (
     "held_s",
 )
 COMPARED = FIGURES[:5] + FIGURES[7:10]  # a ratio of temperatures, or of times the governor held, says nothing
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Of repeated measurements. Never a mean: one disturbed round would move it."""
-
-    n: int
-    min: float
-    median: float
-    max: float
-    values: tuple[float, ...]
-
-
-def summarize(values: Sequence[float]) -> Summary:
-    """The summary of one measurement or more.
-
-    Raises:
-        ValueError: There are none.
-    """
-    if not values:
-        raise ValueError("no measurement to summarize")
-    return Summary(len(values), min(values), statistics.median(values), max(values), tuple(values))
 
 
 @dataclass

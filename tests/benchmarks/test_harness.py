@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Figure, Report, Target, finish, format_value, parser, run, table
+from benchmarks.harness import Figure, Report, Target, finish, format_value, paired_ratios, parser, run, table
 from benchmarks.machine import ROOT, busy_cpus
 from benchmarks.process_tree import read_memory
 from toolkit.errors import FormatError
@@ -86,6 +86,17 @@ def test_a_value_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
 )
 def test_a_value_is_printed_with_the_unit_its_name_ends_with(name: str, value: float, text: str) -> None:
     assert format_value(name, value) == text
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    ours, theirs = [2.0, 40.0], [1.0, 10.0]
+    assert paired_ratios(ours, theirs) == [2.0, 4.0]
+    assert paired_ratios(ours, theirs[::-1]) != [2.0, 4.0]  # the mutant: sides of different rounds
+
+
+def test_sides_of_different_length_have_no_ratio() -> None:
+    with pytest.raises(ValueError):
+        paired_ratios([1.0, 2.0], [1.0])
 
 
 def test_the_table_says_everything_a_reader_needs() -> None:

@@ -10,7 +10,7 @@ from tests.toolkit.fake_backend import END, FakeBackend
 from tests.toolkit.small_manifest import small_bundle
 from toolkit.bench import BenchJob, Side, make_sides, measure_sides
 from toolkit.bench_prompt import MEASURED, WARM_UP
-from toolkit.bench_record import COMPARED, FIGURES, BenchRecord, summarize
+from toolkit.bench_record import COMPARED, FIGURES, BenchRecord
 from toolkit.bundle import Bundle
 from toolkit.errors import EngineError, ToolkitError
 from toolkit.power.reading import Reading
@@ -158,13 +158,6 @@ def test_labels_are_never_alike(make: Callable[..., list[Side]]) -> None:
     bundle = make("a")[0].bundle
     sides = make_sides([bundle] * 5, ["gguf", "reference", "reference", None, None])
     assert [side.label for side in sides] == ["a", "a (reference)", "a #2", "a #3", "a #4"]
-
-
-def test_a_summary_is_min_median_and_max_of_what_was_measured() -> None:
-    told = summarize([5.0, 1.0, 2.0])
-    assert (told.n, told.min, told.median, told.max, told.values) == (3, 1.0, 2.0, 5.0, (5.0, 1.0, 2.0))
-    with pytest.raises(ValueError):
-        summarize([])
 
 
 def test_ratios_are_of_the_first_bundle_to_another_in_the_same_round(make: Callable[..., list[Side]], backend: Recorded) -> None:

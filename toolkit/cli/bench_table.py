@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from toolkit.bench import Side, governor_events
-from toolkit.bench_record import COMPARED, FIGURES, BenchRecord, Summary
+from toolkit.bench_record import COMPARED, FIGURES, BenchRecord
+from toolkit.bench_summary import Summary
 from toolkit.cli.output import printable
 from toolkit.load_mark import versions
 from toolkit.units import format_bytes
