@@ -12,6 +12,20 @@ WARM_UP = "On the river a ferry carries people, bicycles and boxes of fruit from
 _FILLERS = (" a", " the", ".", ",", "a", "x", "1", " ")  # short ones, at least one of which is a single token behind any text
 
 
+def longest_prompt(count: Callable[[str], int], n_tokens: int, *, text: str = MEASURED) -> str:
+    """As many words of `text`, over and over, as fit into `n_tokens`; see `make_prompt`."""
+    words = text.split()
+    words = words * (n_tokens // len(words) + 1)
+    low, high = 0, len(words)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(" ".join(words[:middle])) <= n_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return " ".join(words[:low])
+
+
 def make_prompt(count: Callable[[str], int], n_tokens: int, *, text: str = MEASURED) -> str:
     """As many words of `text`, over and over, as fit into `n_tokens`, and fillers behind them.
 
@@ -24,16 +38,7 @@ def make_prompt(count: Callable[[str], int], n_tokens: int, *, text: str = MEASU
         UsageError: The shortest prompt counts more.
         EngineError: With this tokenizer no text counts exactly that.
     """
-    words = text.split()
-    words = words * (n_tokens // len(words) + 1)
-    low, high = 0, len(words)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if count(" ".join(words[:middle])) <= n_tokens:
-            low = middle
-        else:
-            high = middle - 1
-    prompt = " ".join(words[:low])
+    prompt = longest_prompt(count, n_tokens, text=text)
     while (held := count(prompt)) < n_tokens:
         longer = next((prompt + filler for filler in _FILLERS if held < count(prompt + filler) <= n_tokens), None)
         if longer is None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.backends import backend_for
+from toolkit.bench_prompt import longest_prompt
 from toolkit.bundle import SPEECH_MODEL_TYPE
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.calibration import MemoryRun
@@ -34,7 +35,6 @@ from toolkit.target_support import targets_for
 # Gemma 3 270M int8 and int4-g32, on LiteRT), and filling 512 and 2,048 tokens took twice as long.
 SHORT_CONTEXT, LONG_CONTEXT = 256, 1024
 ANSWER_TOKENS = 8
-_WORDS = "The inspector walked along the line and wrote down what each pump, valve and gauge was doing that morning. "
 _FIELDS = {"VmHWM": "peak_rss_bytes", "RssAnon": "anonymous_bytes", "RssFile": "mapped_bytes", "VmPeak": "address_space_bytes"}
 _LIMIT_S = 900.0
 
@@ -155,9 +155,9 @@ def _fill(folder: Path, context_length: int, threads: int) -> dict[str, int]:
     with Engine.open(bundle, context_length=context_length, threads=threads, isolated=True) as engine:
         native = engine.native
         assert isinstance(native, RemoteEngine)
-        n_words = max(1, (context_length - ANSWER_TOKENS - 8) // len(engine.tokenize(_WORDS)))
+        prompt = longest_prompt(lambda text: len(engine.tokenize(text)) + native.n_start_tokens, context_length - ANSWER_TOKENS)
         with engine.plain_session() as session:
-            for _ in session.send(_WORDS * n_words, max_tokens=ANSWER_TOKENS):
+            for _ in session.send(prompt, max_tokens=ANSWER_TOKENS):
                 pass
         sizes = status_bytes(native.worker.pid)
     return {field: sizes[name] for name, field in _FIELDS.items()}

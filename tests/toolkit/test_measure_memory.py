@@ -9,6 +9,7 @@ import pytest
 from tests.tiny_bundle import tiny_bundle
 from toolkit.calibration import read_calibration
 from toolkit.errors import BackendUnavailableError, EngineError
+from toolkit.manifest import MANIFEST_NAME
 from toolkit.manifest_reader import load_manifest
 from toolkit.measure_memory import can_measure, measure_memory
 from toolkit.memory import estimate_memory
@@ -33,6 +34,14 @@ def test_files_that_are_no_bundle_yet_are_measured_with_the_manifest_they_will_g
     assert read_calibration(calibrated) is not None
     later = estimate_memory(calibrated, context_length=384, is_first_start=False)
     assert later.is_calibrated and later.peak_rss_bytes == pytest.approx(runs[2]["peak_rss_bytes"], rel=0.001)
+
+
+def test_a_context_that_holds_no_sentence_is_filled_with_what_it_holds(chat_bundle: Path, tmp_path: Path) -> None:
+    folder = tiny_bundle(tmp_path / "bundle", model=chat_bundle / "model.litertlm")
+    manifest = replace(load_manifest(folder), context_length=128)
+    (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    runs = measure_memory(folder)["measured"]["runs"]
+    assert [run["context_length"] for run in runs] == [64, 64, 128]
 
 
 def test_a_target_nobody_runs_is_not_measured(tmp_path: Path, tiny_litertlm: Path) -> None:
