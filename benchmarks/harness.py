@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 from benchmarks.machine import ROOT, machine, versions
 from toolkit.bench_summary import Summary, summarize
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.units import format_bytes
+from toolkit.units import format_figure
 
 RESULTS = ROOT / "benchmarks" / "results"
 QUIET_CPUS = 0.2
@@ -115,23 +115,12 @@ def paired_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
-def format_value(name: str, value: float) -> str:
-    """A value with the unit that ends its name: `_bytes`, `_per_s`, `_s`; anything else is a plain number."""
-    if name.endswith("_bytes"):
-        return format_bytes(round(value))
-    if name.endswith("_per_s"):
-        return f"{value:.1f}/s"
-    if name.endswith("_s"):
-        return f"{1000 * value:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
-    return f"{value:.4f}"
-
-
 def table(report: Report) -> str:
     """The run as text for people."""
     rows = [("", "", "n", "min", "median", "max", "target")]
     for position, figure in enumerate(report.figures):
         is_same = position > 0 and report.figures[position - 1].subject == figure.subject
-        low, middle, high = (format_value(figure.name, value) for value in (figure.summary.min, figure.summary.median, figure.summary.max))
+        low, middle, high = (format_figure(figure.name, value) for value in (figure.summary.min, figure.summary.median, figure.summary.max))
         rows.append(("" if is_same else figure.subject, figure.name, str(figure.summary.n), low, middle, high, _verdict(figure)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"{report.benchmark}  {_flat(report.settings)}", f"  {_flat(report.machine)}", f"  {_flat(report.versions)}"]
@@ -148,11 +137,11 @@ def table(report: Report) -> str:
 def _verdict(figure: Figure) -> str:
     if figure.target is None:
         return ""
-    return f"{figure.target.bound} {format_value(figure.name, figure.target.limit)}: {'met' if figure.is_met else 'MISSED'}"
+    return f"{figure.target.bound} {format_figure(figure.name, figure.target.limit)}: {'met' if figure.is_met else 'MISSED'}"
 
 
 def _flat(data: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {format_value(name, value) if name.endswith('_bytes') else value}" for name, value in data.items())
+    return ", ".join(f"{name} {format_figure(name, value) if name.endswith('_bytes') else value}" for name, value in data.items())
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import RESULTS, format_value
+from benchmarks.harness import RESULTS
 from toolkit.errors import FormatError, ToolkitError
+from toolkit.units import format_figure
 
 _HEAD = ("| figure | n | min | median | max | target | |", "|---|---|---|---|---|---|---|")
 
@@ -51,8 +52,8 @@ def markdown(record: dict[str, Any], *, is_all: bool) -> str:
 
 def _row(figure: dict[str, Any]) -> str:
     name, target = figure["name"], figure.get("target")
-    low, middle, high = (format_value(name, figure[column]) for column in ("min", "median", "max"))
-    verdict = f"{target['bound']} {format_value(name, target['limit'])} | {'met' if target['is_met'] else '**missed**'}" if target else "|"
+    low, middle, high = (format_figure(name, figure[column]) for column in ("min", "median", "max"))
+    verdict = f"{target['bound']} {format_figure(name, target['limit'])} | {'met' if target['is_met'] else '**missed**'}" if target else "|"
     return f"| {figure['subject']}: {name} | {figure['n']} | {low} | {middle} | {high} | {verdict} |"
 
 

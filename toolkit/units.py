@@ -1,4 +1,4 @@
-"""Sizes with units, read and printed in one place. Stored numbers are always plain bytes."""
+"""Sizes and figures with units, read and printed in one place. Stored numbers are always plain bytes and SI units."""
 
 from __future__ import annotations
 
@@ -41,3 +41,20 @@ def format_bytes(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1024
     return f"{value:.3g} TiB"
+
+
+def format_figure(name: str, value: float) -> str:
+    """A figure with the unit that ends its name, like `ttft_s`; one that ends with none is a plain number."""
+    if name.endswith("_bytes"):
+        return format_bytes(round(value))
+    if name.endswith("_tokens_per_s"):
+        return f"{value:.{0 if value >= 200 else 1}f} tokens/s"
+    if name.endswith("_per_s"):
+        return f"{value:.1f}/s"
+    if name.endswith(("energy_j", "_j_per_token")):
+        return f"{value:.3g} J"
+    if name.endswith("_c"):
+        return f"{value:.1f} °C"
+    if name.endswith("_s"):
+        return f"{1000 * value:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
+    return f"{value:.4f}"

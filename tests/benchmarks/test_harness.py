@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import Figure, Report, Target, finish, format_value, paired_ratios, parser, run, table
+from benchmarks.harness import Figure, Report, Target, finish, paired_ratios, parser, run, table
 from benchmarks.machine import ROOT, busy_cpus
 from benchmarks.process_tree import read_memory
 from toolkit.errors import FormatError
@@ -72,20 +72,6 @@ def test_a_value_that_json_cannot_say_is_refused(tmp_path: Path) -> None:
     made.add("a", "ratio", [float("nan")])
     with pytest.raises(ValueError, match="not JSON compliant"):
         made.append_to(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("wall_s", 0.0432, "43.2 ms"),
-        ("wall_s", 61.25, "61.25 s"),
-        ("decode_tokens_per_s", 123.44, "123.4/s"),
-        ("peak_rss_bytes", 380e6, "362 MiB"),
-        ("wall_ratio", 1.23456, "1.2346"),
-    ],
-)
-def test_a_value_is_printed_with_the_unit_its_name_ends_with(name: str, value: float, text: str) -> None:
-    assert format_value(name, value) == text
 
 
 def test_ratios_are_taken_round_by_round() -> None:

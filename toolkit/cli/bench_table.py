@@ -7,7 +7,7 @@ from toolkit.bench_record import COMPARED, FIGURES, BenchRecord
 from toolkit.bench_summary import Summary
 from toolkit.cli.output import printable
 from toolkit.load_mark import versions
-from toolkit.units import format_bytes
+from toolkit.units import format_figure
 
 _NAMES = {
     "load_s": "load",
@@ -83,16 +83,3 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
         numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  ".join(["  " + name.ljust(widths[0]), *numbers]).rstrip())
     return lines
-
-
-def format_figure(name: str, value: float) -> str:
-    """A figure with the unit that ends its name."""
-    if name.endswith("_bytes"):
-        return format_bytes(round(value))
-    if name.endswith("_tokens_per_s"):
-        return f"{value:.{0 if value >= 200 else 1}f} tokens/s"
-    if name.endswith(("_j", "_j_per_token")):
-        return f"{value:.3g} J"
-    if name.endswith("_c"):
-        return f"{value:.1f} °C"
-    return f"{1000 * value:.1f} ms" if value < 1 else f"{value:.2f} s"

@@ -14,7 +14,7 @@ from tests.toolkit.small_manifest import small_bundle
 from toolkit.bench import Round, Side
 from toolkit.bench_record import COMPARED, FIGURES, BenchRecord
 from toolkit.cli import main
-from toolkit.cli.bench_table import format_figure, table
+from toolkit.cli.bench_table import table
 
 pytestmark = pytest.mark.usefixtures("module_cache")
 
@@ -254,22 +254,6 @@ def test_the_table_says_unknown_names_the_governors_events_and_what_must_be_know
         "how busy the machine was with other work is not known here",
         "the governor held small: its rates are those of a device that slows itself down",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("ttft_s", 0.0123, "12.3 ms"),
-        ("load_s", 1.5, "1.50 s"),
-        ("decode_tokens_per_s", 98.12, "98.1 tokens/s"),
-        ("prefill_tokens_per_s", 1234.5, "1234 tokens/s"),
-        ("mapped_rss_bytes", 2**20, "1 MiB"),
-        ("prefill_j_per_token", 0.01234, "0.0123 J"),
-        ("temperature_c", 41.55, "41.5 °C"),
-    ],
-)
-def test_a_figure_is_printed_in_the_unit_its_name_ends_with(name: str, value: float, text: str) -> None:
-    assert format_figure(name, value) == text
 
 
 def test_the_guide_lists_every_field() -> None:
