@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from typing import Any
 from toolkit.backends import backend_for
 from toolkit.bench_prompt import longest_prompt
 from toolkit.bundle import SPEECH_MODEL_TYPE
-from toolkit.cache import CACHE_VARIABLE
+from toolkit.cache import CACHE_VARIABLE, cache_directory
 from toolkit.calibration import MemoryRun
 from toolkit.device.profile import probe_device
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
@@ -53,24 +56,34 @@ def measure_memory(bundle_dir: Path, manifest: Manifest | None = None, *, thread
 
     Raises:
         EngineError: A run failed, or it does not fit into memory; the text holds its last lines.
+        BudgetError, UsageError: The cache folder cannot be written to.
     """
-    threads = threads or min(2, usable_threads())
-    with tempfile.TemporaryDirectory(prefix="measure-memory-") as scratch:
-        folder = bundle_dir
-        if manifest is not None:
-            folder = _stand_in(bundle_dir, manifest, Path(scratch) / "bundle")
-        manifest = load_manifest(folder)
-        if not can_measure(manifest):
-            return {}
-        long = min(LONG_CONTEXT, manifest.context_length)
-        short = min(SHORT_CONTEXT, long // 2)
+    threads, said = threads or min(2, usable_threads()), manifest or load_manifest(bundle_dir)
+    if not can_measure(said):
+        return {}
+    long = min(LONG_CONTEXT, said.context_length)
+    short = min(SHORT_CONTEXT, long // 2)
+    with _scratch() as scratch:
+        folder = bundle_dir if manifest is None else _stand_in(bundle_dir, manifest, scratch / "bundle")
         try:
-            facts = _run(folder, manifest.name, [short, short, long], threads=threads, cache=Path(scratch) / "cache")
+            facts = _run(folder, said.name, [short, short, long], threads=threads, cache=scratch / "cache")
         except BackendUnavailableError:
             return {}
-        order = zip((short, short, long), (True, False, False), facts, strict=True)
-        runs = [asdict(MemoryRun(context_length=length, is_first_start=is_first, **fact)) for length, is_first, fact in order]
+    order = zip((short, short, long), (True, False, False), facts, strict=True)
+    runs = [asdict(MemoryRun(context_length=length, is_first_start=is_first, **fact)) for length, is_first, fact in order]
     return {"measured": {"machine": platform.machine(), "threads": threads, "runs": runs}}
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder of this measurement's own. One that was killed left its copy of the weights behind: that goes here."""
+    place = cache_directory("measuring")
+    for left in place.iterdir():
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > 2 * _LIMIT_S:  # none runs for so long
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        yield Path(scratch)
 
 
 def can_measure(manifest: Manifest) -> bool:

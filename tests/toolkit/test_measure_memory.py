@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,15 @@ def test_a_context_that_holds_no_sentence_is_filled_with_what_it_holds(chat_bund
     (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     runs = measure_memory(folder)["measured"]["runs"]
     assert [run["context_length"] for run in runs] == [64, 64, 128]
+
+
+def test_what_a_killed_measurement_left_goes_and_what_may_still_run_stays(chat_bundle: Path, own_folders: Path) -> None:
+    place = own_folders / "cache" / "measuring"
+    for name in ("killed", "running"):
+        (place / name / "cache").mkdir(parents=True)
+    os.utime(place / "killed", (0, 0))
+    assert measure_memory(chat_bundle)
+    assert [left.name for left in place.iterdir()] == ["running"]
 
 
 def test_a_target_nobody_runs_is_not_measured(tmp_path: Path, tiny_litertlm: Path) -> None:
