@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from toolkit.errors import UsageError
 
 _FACTORS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6}
 _BY_LOWER = {name.lower(): factor for name, factor in _FACTORS.items()}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 
 
 def parse_bytes(text: str | int) -> int:
@@ -17,20 +18,22 @@ def parse_bytes(text: str | int) -> int:
     `GB` is refused: half of the field means 10^9 with it and the other half 2^30.
 
     Raises:
-        UsageError: The text is no size, its unit is unknown or ambiguous, or it is zero.
+        UsageError: It has no number, its unit is unknown or ambiguous, or it is zero or less.
     """
-    match = _SIZE.fullmatch(str(text))
-    unit = match.group(2).lower() if match else None
-    if match is None or unit not in _BY_LOWER:
-        raise UsageError(
-            f"{text!r} is not a size",
-            why=f"known units are {', '.join(name for name in _FACTORS if name)}; GB is ambiguous (10^9 or 2^30)",
-            fix="write it like 512MiB, 1.2GiB or 300000000",
-        )
-    size = int(float(match.group(1)) * _BY_LOWER[unit])
+    match = _SIZE.fullmatch(str(text).strip())
+    number = math.inf if match is None else float(match.group(1))
+    if match is None or not math.isfinite(number):
+        raise _no_size(text, "it has no number that counts bytes: digits, and a point where needed")
+    if (factor := _BY_LOWER.get(match.group(2).lower())) is None:
+        raise _no_size(text, f"known units are {', '.join(name for name in _FACTORS if name)}; GB is ambiguous (10^9 or 2^30)")
+    size = int(number * factor)
     if size <= 0:
-        raise UsageError(f"a size of {text!r} leaves nothing to work in", why="it is 0 bytes", fix="use 1MiB or more")
+        raise UsageError(f"a size of {text!r} leaves nothing to work in", why=f"it is {size} bytes", fix="use 1MiB or more")
     return size
+
+
+def _no_size(text: str | int, why: str) -> UsageError:
+    return UsageError(f"{text!r} is not a size", why=why, fix="write it like 512MiB, 1.2GiB or 300000000")
 
 
 def format_bytes(size: int) -> str:

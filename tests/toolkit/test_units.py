@@ -4,7 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.units import format_figure
+from toolkit.errors import UsageError
+from toolkit.units import format_figure, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1024", 1024), (300, 300), ("1.5KiB", 1536), (" 2 gib ", 2**31), ("380 MB", 380_000_000), ("0.001kB", 1)]
+)
+def test_a_size_is_a_number_and_a_unit(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "", "GiB", "1e3MiB", "1.2.3MiB", "1,5GiB", "0x10", "two MiB", "\u0661x"])
+def test_what_has_no_number_is_told_so_and_not_its_units(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_bytes(text)
+    assert caught.value.what == f"{text!r} is not a size" and "number" in caught.value.why and "KiB" not in caught.value.why
+
+
+@pytest.mark.parametrize(("text", "n_bytes"), [("0", 0), ("-1", -1), ("-2KiB", -2048), ("0.4B", 0)])
+def test_a_size_that_is_no_room_is_named(text: str, n_bytes: int) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_bytes(text)
+    assert repr(text) in caught.value.what and caught.value.why == f"it is {n_bytes} bytes"
+
+
+def test_a_number_beyond_all_sizes_is_refused() -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_bytes("9" * 400)
+
+
+@pytest.mark.parametrize("text", ["2GB", "3 lots", "1TB"])
+def test_a_unit_that_is_not_known_is_told_which_are(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_bytes(text)
+    assert caught.value.what == f"{text!r} is not a size" and "KiB" in caught.value.why and "ambiguous" in caught.value.why
 
 
 @pytest.mark.parametrize(
