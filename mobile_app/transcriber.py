@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from mobile_app.messages import refusal
@@ -13,6 +10,7 @@ from mobile_app.recording import Recording
 from mobile_app.transcript import NoteTranscript, from_toolkit
 from toolkit.bundle import Bundle
 from toolkit.errors import BackendUnavailableError, ToolkitError, UsageError
+from toolkit.speech.quiet import quiet_native
 from toolkit.speech.transcription import Segment, transcribe
 from toolkit.speech.whisper_decoding import DecodeOptions
 from toolkit.speech.whisper_litert import WhisperLiteRt
@@ -67,14 +65,14 @@ def transcribe_recording(
         BackendUnavailableError: LiteRT is not installed.
     """
     bundle = Bundle.open(place)
-    with _quiet_native():
+    with quiet_native():
         model = WhisperLiteRt.open(bundle, n_threads=2)
     try:
         options = _options(model, bundle, language, user)
         vocabulary = WhisperVocabulary(bundle.path / "tokenizer.json")
         spoken = transcribe(model, vocabulary, recording.samples, options, on_segment=on_segment)
     finally:
-        with _quiet_native():
+        with quiet_native():
             model.close()
     transcript = from_toolkit(spoken, language=language)
     if not any(char.isalnum() for char in transcript.text):
@@ -88,17 +86,3 @@ def _options(model: WhisperLiteRt, bundle: Bundle, language: str | None, user: s
     if language not in (None, "en"):
         raise refusal(UsageError, "english_only", user, bundle=bundle.path.name, language=language)
     return DecodeOptions()
-
-
-@contextlib.contextmanager
-def _quiet_native() -> Iterator[None]:
-    """Drop what the native library logs on stderr while it opens and closes: a technician reads our lines, not its."""
-    sys.stderr.flush()
-    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(sink)

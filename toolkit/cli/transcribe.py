@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    from toolkit.speech.quiet import quiet_native
     from toolkit.speech.transcription import transcribe
     from toolkit.speech.wav import read_sound
     from toolkit.speech.whisper_decoding import DecodeOptions
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     check_threads(threads)
     samples = read_sound(args.sound)
     bundle = Bundle.open(args.bundle, full_check=args.full_check)
-    with _quiet_native():
+    with quiet_native():
         model = WhisperLiteRt.open(bundle, n_threads=threads)
     try:
         vocabulary = WhisperVocabulary(bundle.path / "tokenizer.json")
@@ -64,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         transcript = transcribe(model, vocabulary, samples, DecodeOptions(language=args.language), on_segment=on_segment)
         elapsed_s = time.perf_counter() - started
     finally:
-        with _quiet_native():
+        with quiet_native():
             model.close()
     if args.json:
         print_json(_result(transcript, elapsed_s))
@@ -73,23 +71,6 @@ def run(args: argparse.Namespace) -> int:
         said = f"{len(transcript.segments)} segments" if transcript.segments else "no speech found"
         print(f"{said} in {transcript.duration_s:.1f} s of sound, after {elapsed_s:.1f} s ({factor:.2f} x its length)", file=sys.stderr)
     return 0
-
-
-@contextlib.contextmanager
-def _quiet_native() -> Iterator[None]:
-    """Drop what the native library logs on stderr while it opens and closes; it exports no way to be told to be quiet."""
-    if logging.getLogger().isEnabledFor(logging.DEBUG):
-        yield
-        return
-    sys.stderr.flush()
-    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(sink)
 
 
 def _print_segment(segment: Segment) -> None:
