@@ -23,8 +23,6 @@ import json, sys
 from dataclasses import asdict
 from toolkit.backends import load_backend
 from toolkit.errors import ToolkitError
-from toolkit.installed import UNKNOWN, installed_version
-from toolkit.installed import UNKNOWN, installed_version
 try:
     facts = asdict(load_backend({name!r}).probe())
 except ToolkitError as error:
@@ -50,9 +48,8 @@ ENGINES: dict[str, Engine] = {
     "mlx": Engine("mlx", "mlx-lm", "mlx", _QUESTION.format(name="mlx")),
     "onnx": Engine("onnx", "onnxruntime-genai", "onnx", _QUESTION.format(name="onnx")),
     "reference": Engine("mlx", "transformers", "convert", _QUESTION.format(name="reference")),
+    "gguf": Engine("gguf", DISTRIBUTION, "gguf", _QUESTION.format(name="gguf")),
 }
-# llama.cpp is a program on PATH or a wheel, and which of them is the backend's to say.
-_LLAMA_CPP = Engine("gguf", DISTRIBUTION, "gguf", _QUESTION.format(name="gguf"))
 
 
 @dataclass(frozen=True)
@@ -87,8 +84,8 @@ class EngineReport:
 
 
 def diagnose(device: Device, *, limit_s: float = _LIMIT_S) -> list[EngineReport]:
-    """Every engine the runtime knows, in the order of `ENGINES`, then llama.cpp."""
-    return [*(_ask(name, engine, device, limit_s) for name, engine in ENGINES.items()), _ask_llama_cpp(device, limit_s)]
+    """Every engine the runtime knows, in the order of `ENGINES`."""
+    return [(_ask_llama_cpp if name == "gguf" else _ask)(name, engine, device, limit_s) for name, engine in ENGINES.items()]
 
 
 def _ask(name: str, engine: Engine, device: Device, limit_s: float) -> EngineReport:
@@ -101,19 +98,20 @@ def _ask(name: str, engine: Engine, device: Device, limit_s: float) -> EngineRep
     return _asked(name, engine, version, device, limit_s, fix=f"pip install --force-reinstall {engine.distribution}=={version}")
 
 
-def _ask_llama_cpp(device: Device, limit_s: float) -> EngineReport:
+def _ask_llama_cpp(name: str, engine: Engine, device: Device, limit_s: float) -> EngineReport:
+    """It is a program on PATH or a wheel, and which of them is the backend's to say."""
     try:
         program = find_program()
     except UsageError as error:
-        return _unusable("gguf", _LLAMA_CPP, None, f"{error.what}: {error.why}", error.fix)
-    version = _version(DISTRIBUTION)
+        return _unusable(name, engine, None, f"{error.what}: {error.why}", error.fix)
+    version = _version(engine.distribution)
     if program is None and version is None:
-        why = f"llama-server is not on PATH, and the package {DISTRIBUTION} is not installed"
+        why = f"llama-server is not on PATH, and the package {engine.distribution} is not installed"
         return _unusable(
-            "gguf", _LLAMA_CPP, None, why, "pip install 'ondevice-toolkit[gguf]', or build llama.cpp and put llama-server on PATH"
+            name, engine, None, why, f"pip install 'ondevice-toolkit[{engine.extra}]', or build llama.cpp and put llama-server on PATH"
         )
-    wheel = f"pip install --force-reinstall {DISTRIBUTION}=={version}"
-    return _asked("gguf", _LLAMA_CPP, version, device, limit_s, fix=wheel if program is None else f"build llama.cpp again: {program}")
+    wheel = f"pip install --force-reinstall {engine.distribution}=={version}"
+    return _asked(name, engine, version, device, limit_s, fix=wheel if program is None else f"build llama.cpp again: {program}")
 
 
 def _asked(name: str, engine: Engine, version: str | None, device: Device, limit_s: float, *, fix: str) -> EngineReport:

@@ -132,7 +132,7 @@ def versions(backend: str) -> str:
     """Of this package and of the engine's library: another version of either may load what this one could not."""
     from toolkit.diagnosis import ENGINES
 
-    names = ["ondevice-toolkit", *([ENGINES[backend].distribution] if backend in ENGINES else [])]
+    names = ["ondevice-toolkit", *([ENGINES[backend].distribution] if backend in ENGINES else [])]  # one made by hand has none
     return ", ".join(f"{name} {installed_version(name)}" for name in names)
 
 

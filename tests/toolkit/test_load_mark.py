@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.backends import BACKENDS
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.load_mark import LoadMark, PastFailure, forget_all, versions
 
@@ -55,6 +56,11 @@ def test_a_note_counts_for_a_day() -> None:
     for age, counts in ((23 * hour, True), (25 * hour, False)):
         os.utime(mark._path, (time.time() - age,) * 2)
         assert (mark.past_failure() is not None) is counts
+
+
+def test_every_backend_of_this_package_has_an_engine_whose_version_counts() -> None:
+    for name in BACKENDS:
+        assert len(versions(name).split(", ")) == 2
 
 
 def test_another_version_of_the_toolkit_or_of_the_engine_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:

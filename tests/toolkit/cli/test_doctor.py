@@ -18,12 +18,15 @@ from toolkit.diagnosis import ENGINES, Engine, EngineReport, diagnose
 GOOD = 'import json\nprint("noise")\nprint(json.dumps({"uses": ["CPU"], "detail": "fine"}))'
 
 
+def only(monkeypatch: pytest.MonkeyPatch, **engines: Engine) -> None:
+    """These engines and llama.cpp are all there are."""
+    monkeypatch.setattr("toolkit.diagnosis.ENGINES", {**engines, "gguf": ENGINES["gguf"]})
+
+
 def report_of(
     monkeypatch: pytest.MonkeyPatch, question: str, *, distribution: str = "pytest", device: Device | None = None
 ) -> EngineReport:
-    monkeypatch.setitem(ENGINES, "litert", Engine("litert", distribution, "litert", question))
-    for name in [name for name in ENGINES if name != "litert"]:
-        monkeypatch.delitem(ENGINES, name)
+    only(monkeypatch, litert=Engine("litert", distribution, "litert", question))
     report, _ = diagnose(device or probe_device(), limit_s=20)
     return report
 
@@ -66,8 +69,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
     monkeypatch.setattr("toolkit.diagnosis._version", lambda distribution: None)
-    for name in list(ENGINES):
-        monkeypatch.delitem(ENGINES, name)
+    only(monkeypatch)
     return tmp_path
 
 
@@ -111,9 +113,7 @@ def test_what_sessions_can_do_and_an_accelerator_left_alone_are_printed(monkeypa
 
 
 def test_the_command_prints_one_object_or_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(ENGINES, "litert", Engine("litert", "pytest", "litert", GOOD))
-    for name in [name for name in ENGINES if name != "litert"]:
-        monkeypatch.delitem(ENGINES, name)
+    only(monkeypatch, litert=Engine("litert", "pytest", "litert", GOOD))
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [engine["name"] for engine in found["engines"]] == ["litert", "gguf"]
