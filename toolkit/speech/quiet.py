@@ -12,7 +12,7 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def quiet_native() -> Iterator[None]:
     """Drop what the library logs while it opens and closes: people read our lines, not its. With `--debug` it may speak."""
-    if logging.getLogger().isEnabledFor(logging.DEBUG):
+    if sys.stderr is None or logging.getLogger().isEnabledFor(logging.DEBUG):
         yield
         return
     sys.stderr.flush()

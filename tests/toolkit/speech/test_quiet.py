@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -31,3 +32,8 @@ def run(before: str = "", **options: object) -> subprocess.CompletedProcess[str]
 def test_the_librarys_lines_are_dropped_and_ours_are_not(before: str, shown: str) -> None:
     done = run(before, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, shown)
+
+
+def test_where_there_is_no_stderr_nothing_is_dropped() -> None:
+    done = run("os.write = lambda *_: None", preexec_fn=lambda: os.close(2))
+    assert (done.returncode, done.stdout) == (0, "ours, before done\n")
