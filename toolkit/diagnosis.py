@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.backends import BACKENDS
 from toolkit.backends.llama_server import DISTRIBUTION, find_program
 from toolkit.device.profile import Device
 from toolkit.errors import UsageError
@@ -60,7 +59,6 @@ class EngineReport:
         name: The backend's.
         target: Bundles it opens.
         is_available: It can be opened now.
-        has_backend: This version of the runtime drives it.
         version: Of its distribution or program; None when it is missing.
         uses: Processors it computes on.
         unused: Accelerators of this device that it leaves alone.
@@ -73,7 +71,6 @@ class EngineReport:
     name: str
     target: str
     is_available: bool
-    has_backend: bool
     version: str | None
     uses: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -134,7 +131,6 @@ def _asked(name: str, engine: Engine, version: str | None, device: Device, limit
         name,
         engine.target,
         True,
-        name in BACKENDS,
         str(facts.get("version", version)),
         uses=uses,
         unused=tuple(f"{each.kind.upper()} {each.name}" for each in device.accelerators if each.kind.upper() not in uses),
@@ -144,7 +140,7 @@ def _asked(name: str, engine: Engine, version: str | None, device: Device, limit
 
 
 def _unusable(name: str, engine: Engine, version: str | None, why: str, fix: str) -> EngineReport:
-    return EngineReport(name, engine.target, False, name in BACKENDS, version, why=why, fix=fix)
+    return EngineReport(name, engine.target, False, version, why=why, fix=fix)
 
 
 def _version(distribution: str) -> str | None:

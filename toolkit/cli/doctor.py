@@ -83,4 +83,4 @@ def engine_text(report: EngineReport) -> str:
     if report.capabilities:
         names = [name.replace("_", " ") for name, is_there in report.capabilities.items() if is_there]
         text += f"\ncan: {', '.join(names)}"
-    return text if report.has_backend else f"{text}\nthis version of the runtime does not drive it yet"
+    return text

@@ -194,7 +194,7 @@ def test_closing_twice_is_closing_once(backend_name: str, tiny: Path, module_cac
 
 def test_a_session_can_do_what_its_backend_claims_and_refuses_the_rest(engine: Engine, reports: dict[str, EngineReport]) -> None:
     report = reports[engine.backend]
-    assert report.is_available and report.has_backend and report.version and report.uses == ("CPU",) and report.detail
+    assert report.is_available and report.version and report.uses == ("CPU",) and report.detail
     claims = report.capabilities
     native = engine.native.session(Sampling(), max_tokens=8)
     first = streamed(native, PROMPT)
