@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import sys
 from collections.abc import Sequence
 
 from mobile_app.messages import refusal, shown, user_language
 from toolkit.cli import Parser
+from toolkit.cli.ending import end_without_stdout, report_error, unforeseen
 from toolkit.errors import BackendUnavailableError, ToolkitError
 
-INTERRUPTED = 130
 _EXAMPLES = """\
 examples:
   voice-notes report note.wav --out report
@@ -28,39 +26,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_debug = "--debug" in arguments
     arguments = [word for word in arguments if word != "--debug"]
     language = user_language(_asked_language(arguments))
+    as_json = "--json" in arguments
     try:
         code = _dispatch(arguments, language)
         sys.stdout.flush()
         return code
     except ToolkitError as error:
-        return _report(error, arguments, language, is_debug=is_debug)
+        return report_error(error, as_json=as_json, is_debug=is_debug, text=shown(error, language))
     except KeyboardInterrupt:
-        if "--json" in arguments:
-            from toolkit.cli.output import print_json
+        from toolkit.cli.output import INTERRUPTED, print_interrupted
 
-            print_json({"error": {"what": "interrupted", "why": "", "fix": "run the same command again", "code": INTERRUPTED}})
-        print("interrupted; the recording is untouched", file=sys.stderr)
+        print_interrupted(as_json=as_json, said="interrupted; the recording is untouched")
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on, so nothing is left to flush
-        return ToolkitError.exit_code
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            return _report(_unexpected(error), arguments, language, is_debug=is_debug)
-        fix = "send it to a file or a program that can take it"
-        print(ToolkitError("stdout cannot be written", why=error.strerror or str(error), fix=fix), file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ToolkitError.exit_code
     except Exception as error:
-        return _report(_unexpected(error), arguments, language, is_debug=is_debug)
-
-
-def _unexpected(error: Exception) -> ToolkitError:
-    """The three lines for what nobody foresaw."""
-    why, fix = f"{type(error).__name__}: {error}", "run it again with --debug and report what it prints; the recording is untouched"
-    unexpected = ToolkitError("voice-notes failed in a way it does not know", why=why, fix=fix)
-    unexpected.__cause__ = error
-    return unexpected
+        if (ended := end_without_stdout(error)) is not None:
+            return ended
+        fix = "run it again with --debug and report what it prints; the recording is untouched"
+        found = unforeseen(error, program="voice-notes", fix=fix)
+        return report_error(found, as_json=as_json, is_debug=is_debug, text=shown(found, language))
 
 
 def _dispatch(arguments: list[str], language: str) -> int:
@@ -102,20 +85,6 @@ def _asked_language(arguments: list[str]) -> str | None:
         if word == "--language" and index + 1 < len(arguments):
             return arguments[index + 1]
     return None
-
-
-def _report(error: ToolkitError, arguments: list[str], language: str, *, is_debug: bool) -> int:
-    if "--json" in arguments:
-        from toolkit.cli.output import print_json
-
-        print_json(error.as_json())
-    if is_debug:
-        import traceback
-
-        traceback.print_exception(error)
-    else:
-        print(shown(error, language), file=sys.stderr)
-    return error.exit_code
 
 
 if __name__ == "__main__":

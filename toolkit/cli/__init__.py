@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import sys
 from importlib import import_module
 
+from toolkit.cli.ending import end_without_stdout, report_error, unforeseen
 from toolkit.errors import ToolkitError, UsageError
 
 TYPE_CHECKING = False
@@ -44,42 +43,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Results go to stdout, progress, notes and errors to stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_debug = _take_debug(arguments)
+    as_json = "--json" in arguments
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
         return code
     except ToolkitError as error:
-        return _report(error, is_json="--json" in arguments, is_debug=is_debug)
+        return report_error(error, as_json=as_json, is_debug=is_debug)
     except KeyboardInterrupt:
         from toolkit.cli.output import INTERRUPTED, print_interrupted
 
-        print_interrupted(as_json="--json" in arguments)
+        print_interrupted(as_json=as_json)
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on, so nothing is left to flush
-        return ToolkitError.exit_code
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            return _report(_unexpected(error), is_json="--json" in arguments, is_debug=is_debug)
-        fix = "send it to a file or a program that can take it"
-        print(ToolkitError("stdout cannot be written", why=error.strerror or str(error), fix=fix), file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ToolkitError.exit_code
     except Exception as error:
-        return _report(_unexpected(error), is_json="--json" in arguments, is_debug=is_debug)
-
-
-def _unexpected(error: Exception) -> ToolkitError:
-    """The three lines for what nobody foresaw; a path the system cannot take is the user's."""
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return UsageError("a path of this command is too long", why=error.strerror or "", fix="give a shorter one")
-    unexpected = ToolkitError(
-        "toolkit failed in a way it does not know",
-        why=f"{type(error).__name__}: {error}",
-        fix="run it again with --debug and report what it prints",
-    )
-    unexpected.__cause__ = error
-    return unexpected
+        if (ended := end_without_stdout(error)) is not None:
+            return ended
+        fix = "run it again with --debug and report what it prints"
+        return report_error(unforeseen(error, program="toolkit", fix=fix), as_json=as_json, is_debug=is_debug)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -126,17 +106,3 @@ def _version() -> str:
     from importlib import metadata
 
     return metadata.version("ondevice-toolkit")
-
-
-def _report(error: ToolkitError, *, is_json: bool, is_debug: bool) -> int:
-    if is_json and sys.stdout is not None:
-        from toolkit.cli.output import print_json
-
-        print_json(error.as_json())
-    if is_debug:
-        import traceback
-
-        traceback.print_exception(error)
-    else:
-        print(error, file=sys.stderr)
-    return error.exit_code

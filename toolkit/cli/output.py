@@ -20,12 +20,12 @@ def print_json(result: Mapping[str, Any]) -> None:
     print(json.dumps(result, indent=2, ensure_ascii=False))
 
 
-def print_interrupted(*, as_json: bool) -> None:
+def print_interrupted(*, as_json: bool, said: str = "interrupted") -> None:
     """What a command says that was left before it had a result."""
     if as_json:
         error = {"what": "interrupted", "why": "", "fix": "run the same command again", "code": INTERRUPTED}
         print_json({"error": error})
-    print("interrupted", file=sys.stderr)
+    print(said, file=sys.stderr)
 
 
 def print_piece(text: str, stream: TextIO | None = None) -> None:
