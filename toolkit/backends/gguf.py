@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from toolkit.backends.constraint import FORM, check_schema
 from toolkit.backends.llama_client import LlamaEvents
 from toolkit.backends.llama_server import LlamaServer, probe_server, start_server
 from toolkit.backends.opening import refused_files
+from toolkit.backends.streams import StreamThreads, check_room
 from toolkit.errors import EngineError, ToolkitError, one_line
 from toolkit.limits import check_context_length, check_threads
 
@@ -57,7 +57,7 @@ class GgufEngine:
         self._server, self._bundle = server, bundle
         self.start_ids = tuple(self._ids("", add_special=True))
         self.n_start_tokens = len(self.start_ids)
-        self._streams: list[threading.Thread] = []
+        self.streams = StreamThreads("gguf")
         self._turn_end: list[int] | None = None
 
     def tokenize(self, text: str) -> list[int]:
@@ -93,16 +93,8 @@ class GgufEngine:
     def session(self, sampling: Sampling, *, max_tokens: int) -> GgufSession:
         return GgufSession(self, sampling, max_tokens=max_tokens)
 
-    def run(self, stream: Callable[[], None]) -> None:
-        """Run a stream on a thread of its own, which `close` waits for."""
-        thread = threading.Thread(target=stream, name="gguf-stream", daemon=True)
-        self._streams = [other for other in self._streams if other.is_alive()] + [thread]
-        thread.start()
-
     def close(self) -> None:
-        for thread in self._streams:
-            if thread is not threading.current_thread():
-                thread.join()
+        self.streams.join()
         self._server.stop()
 
 
@@ -122,11 +114,7 @@ class GgufSession:
             raise EngineError("the session is closed", fix="begin a new one: engine.session()")
         added = [*(() if self._ids else self._engine.start_ids), *self._engine.tokenize(text)]
         prompt, most = [*self._ids, *added], self._engine.context_length
-        if not prompt:
-            raise EngineError("the prompt is empty", why="it has no tokens", fix="give at least one word")
-        if len(prompt) >= most:
-            why = f"the context holds {most} tokens, {len(self._ids)} are taken, the text has {len(added)}, and one is for the answer"
-            raise EngineError("the prompt does not fit", why=why, fix="shorten it, or use a larger --context")
+        check_room(len(added), n_held=len(self._ids), context_length=most)
         n_predict = min(self._max_tokens, most - len(prompt))
         body = {"prompt": prompt, "n_predict": n_predict, "stream": True, "cache_prompt": True, "return_tokens": True, **self._choice}
         if schema is not None:
@@ -134,7 +122,7 @@ class GgufSession:
             body["json_schema"] = {**json.loads(schema), "x-guidance": FORM}
         self._events = events = self._engine.client.stream("/completion", body)
         self._counts = Counts(len(added), 0, None, None)
-        self._engine.run(lambda: self._stream(events, prompt, len(added), sink))
+        self._engine.streams.run(lambda: self._stream(events, prompt, len(added), sink))
 
     def _stream(self, events: LlamaEvents, prompt: list[int], n_added: int, sink: Sink) -> None:
         end, pieces, generated = StreamEnd(), list[str](), list[int]()

@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.backends.base import BackendFacts, Capabilities, Counts, Message, Sampling, Sink
 from toolkit.backends.litert_stream import LiteRtStream
 from toolkit.backends.opening import import_library, refused_files
+from toolkit.backends.streams import StreamThreads
 from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 from toolkit.installed import installed_version
@@ -155,7 +156,7 @@ class LiteRtEngine:
         self._litert_lm, self._engine, self._bundle, self._cache = litert_lm, engine, bundle, cache
         self.n_start_tokens = 0 if engine.bos_token_id is None else 1
         self._has_answered = False
-        self._closing: list[threading.Thread] = []
+        self.streams = StreamThreads("litert")
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self._engine.tokenize(text)
@@ -190,12 +191,6 @@ class LiteRtEngine:
         cause = _last_error(self._litert_lm.engine._get_lib())
         return EngineError(what, why=cause or why, fix=f"check the bundle: toolkit verify {self._bundle.path}")
 
-    def close_later(self, close: Callable[[], None]) -> None:
-        """Run `close` in the background: deleting a KV cache waits for the stream that still uses it."""
-        thread = threading.Thread(target=close, name="litert-close", daemon=True)
-        self._closing = [other for other in self._closing if other.is_alive()] + [thread]
-        thread.start()
-
     def note_answer(self) -> None:
         """An answer has ended. Noted now, because an engine in a process of its own is ended, not closed."""
         if not self._has_answered and self._cache != _NO_CACHE:
@@ -204,8 +199,7 @@ class LiteRtEngine:
         self._has_answered = True
 
     def close(self) -> None:
-        for thread in self._closing:
-            thread.join()
+        self.streams.join()
         self._engine.close()
 
 
@@ -254,7 +248,7 @@ class LiteRtSession:
                 return
             self._is_closed = True
         if is_running:
-            self._engine.close_later(self._free)
+            self._engine.streams.run(self._free)  # deleting a KV cache waits for the stream that still uses it
         else:
             self._free()
 

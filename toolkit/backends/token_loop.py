@@ -16,6 +16,7 @@ from toolkit.backends.base import Counts, Message, Sampling, Sink, StreamEnd
 from toolkit.backends.constraint import Constraint, Grammars
 from toolkit.backends.incremental_text import IncrementalText
 from toolkit.backends.sampler import Sampler
+from toolkit.backends.streams import StreamThreads, check_room
 from toolkit.errors import EngineError, one_line
 
 _N_BEFORE = 6  # tokens of the prompt that the answer's text is decoded after
@@ -81,7 +82,7 @@ class TokenEngine:
         self.n_start_tokens = len(text.start_ids)
         self.turn = threading.Lock()  # sessions compute in turns: two at once would share the cores and both be slower
         self._model = model
-        self._streams: list[threading.Thread] = []
+        self.streams = StreamThreads(name)
         self._is_closed = False
 
     def tokenize(self, text: str) -> list[int]:
@@ -108,18 +109,9 @@ class TokenEngine:
         except Exception as error:  # whatever the library raises: memory, mostly
             raise EngineError(f"{self.name} cannot begin a session", why=one_line(error), fix="use a smaller --context") from error
 
-    def run(self, stream: Callable[[], None]) -> None:
-        """Run a stream on a thread of its own, which `close` waits for."""
-        thread = threading.Thread(target=stream, name=f"{self.name}-stream", daemon=True)
-        self._streams = [other for other in self._streams if other.is_alive()] + [thread]
-        thread.start()
-
     def close(self) -> None:
         self._is_closed = True
-        for thread in self._streams:
-            if thread is not threading.current_thread():
-                thread.join()
-        self._streams = []
+        self.streams.join()
         del self._model  # with it the weights
         self._model = _closed
 
@@ -150,15 +142,10 @@ class TokenSession:
             self._refuse_if_busy()
             self._is_running = True
         n_prompt = len(prompt) - len(self._waiting)
-        self._engine.run(lambda: self._stream(prompt, n_prompt, sink, constraint))
+        self._engine.streams.run(lambda: self._stream(prompt, n_prompt, sink, constraint))
 
     def _check(self, prompt: Sequence[int]) -> None:
-        most = self._engine.context_length
-        if not prompt:
-            raise EngineError("the prompt is empty", why="it has no tokens", fix="give at least one word")
-        if len(self._cached) + len(prompt) >= most:
-            why = f"the context holds {most} tokens, {len(self._cached)} are taken, the text has {len(prompt)}, and one is for the answer"
-            raise EngineError("the prompt does not fit", why=why, fix="shorten it, or use a larger --context")
+        check_room(len(prompt), n_held=len(self._cached), context_length=self._engine.context_length)
         if outside := [token_id for token_id in prompt if not 0 <= token_id < self._engine.n_vocab]:
             why = f"the tokenizer gave id {outside[0]}; the weights have {self._engine.n_vocab} tokens"
             raise EngineError("tokenizer and weights do not belong together", why=why, fix="convert the model again")
