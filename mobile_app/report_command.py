@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -113,7 +114,17 @@ def _known_transcript(folder: Path, source: Source, language: str | None) -> Not
 
 
 def _show(segment: Segment) -> None:
-    print(f"{clock(segment.start_s)} - {clock(segment.end_s)}  {printable(segment.text.strip())}", file=sys.stderr, flush=True)
+    _tell(f"{clock(segment.start_s)} - {clock(segment.end_s)}  {printable(segment.text.strip())}")
+
+
+def _tell(line: str) -> None:
+    """A line on stderr for whoever watches. No report depends on it: stderr may be closed, or its reader may have left."""
+    if sys.stderr is None:  # print would take stdout instead, which is for JSON
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # so that nothing is left to flush when Python ends
 
 
 def _say(note: Note, folder: Path, user: str, *, is_new: bool) -> None:
@@ -126,6 +137,6 @@ def _say(note: Note, folder: Path, user: str, *, is_new: bool) -> None:
         "not_placed": report.not_placed,
     }
     counts = ", ".join(f"{words[name]} {len(found)}" for name, found in fields.items())
-    print(words["written" if is_new else "there"].format(folder=folder, counts=counts), file=sys.stderr)
+    _tell(words["written" if is_new else "there"].format(folder=folder, counts=counts))
     if note.source.is_truncated:
-        print(words["truncated"], file=sys.stderr)
+        _tell(words["truncated"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,9 @@ from mobile_app.cli import main
 from mobile_app.transcript import NoteTranscript, join_segments
 from tests.mobile_app.test_recording import write_tone
 from toolkit.errors import EngineError
+from toolkit.speech.transcription import Segment
+
+ROOT = Path(__file__).parents[2]
 
 
 class Listener:
@@ -26,6 +32,7 @@ class Listener:
         self.n_asked += 1
         if self.error is not None:
             raise self.error
+        options["on_segment"](Segment(0.0, 2.0, "Pump three is leaking.", (), 0.0, -0.1))
         return join_segments([("Pump three is leaking.", 0.0, 2.0)], language="en", duration_s=2.0)
 
 
@@ -92,3 +99,27 @@ def test_what_ends_the_work_leaves_a_folder_of_the_users(listener: Listener) -> 
     listener.error = KeyboardInterrupt()
     main(["report", "note.wav", "--out", "mine"])
     assert [path.name for path in Path("mine").iterdir()] == ["photo.jpg"]
+
+
+def unread_pipe() -> int:
+    """The writing end of a pipe whose reader has left."""
+    unread, written = os.pipe()
+    os.close(unread)
+    return written
+
+
+def test_a_watcher_that_has_left_costs_no_report(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changes, os.fdopen(unread_pipe(), "w") as closed:
+        changes.setattr(sys, "stderr", closed)
+        assert main(["report", "note.wav", "--out", "out"]) == 0
+    assert Path("out/report.json").is_file()
+
+
+@pytest.mark.parametrize("redirection", ["", "2>&-"])
+def test_without_a_stderr_the_command_ends_well_and_stdout_holds_json_only(tmp_path: Path, redirection: str) -> None:
+    (tmp_path / "said.txt").write_text("Pump three is leaking.")
+    command = ["sh", "-c", f'exec "$0" -m mobile_app.cli report --transcript said.txt --json {redirection}', sys.executable]
+    with os.fdopen(unread_pipe(), "w") as closed:
+        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=closed)
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == json.loads((tmp_path / "said-report" / "report.json").read_text("utf-8"))
