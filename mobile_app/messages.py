@@ -38,6 +38,11 @@ def refusal(kind: type[ToolkitError], table: str, user: str, /, **values: object
     return kind(what, why=why, fix=fix)
 
 
+def no_file_why(path: Path) -> str:
+    """Why a path that is no file cannot be read, in English."""
+    return "it is a folder or a device, not a file" if path.exists() else "no such file"
+
+
 def result_words(user: str) -> Mapping[str, str]:
     """Words for what a finished command says."""
     words: Mapping[str, str] = _table()[user]["result"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mobile_app.audio_segments import segment_files
+from mobile_app.messages import no_file_why
 from mobile_app.store import IMPORTING, NoteState, NoteStore, StoredNote, is_note_id
 from toolkit.errors import FormatError, ToolkitError, UsageError
 from toolkit.json_depth import check_json_depth
@@ -62,7 +63,7 @@ def import_notes(store: NoteStore, path: Path) -> int:
         FormatError: It is no export, or damaged; notes before the damage stay added.
     """
     if not path.is_file():
-        raise UsageError(f"there is no file {path}", why="no such file", fix=_FIX)
+        raise UsageError(f"there is no file {path}", why=no_file_why(path), fix=_FIX)
     try:
         with zipfile.ZipFile(path) as archive:
             notes = _index(archive)

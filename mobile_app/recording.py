@@ -52,13 +52,13 @@ def open_recording(path: Path, language: str) -> Recording:
         language: Of refusals.
 
     Raises:
-        UsageError: There is no such file, or it is too long.
+        UsageError: There is no such file, it is a folder, or it is too long.
         FormatError: It is no sound, or a damaged one.
         ToolkitError: It is too short or silent.
         BackendUnavailableError: It takes a decoder that is not installed.
     """
     if not path.is_file():
-        raise refusal(UsageError, "no_file", language, name=path)
+        raise refusal(UsageError, "no_plain_file" if path.exists() else "no_file", language, name=path)
     try:
         samples = read_sound(path)
     except FormatError as error:

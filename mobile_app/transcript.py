@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mobile_app.messages import no_file_why
 from toolkit.errors import FormatError, UsageError
 from toolkit.json_depth import check_json_depth
 
@@ -107,7 +108,7 @@ def read_transcript(path: Path, *, language: str | None = None) -> NoteTranscrip
         FormatError: It is neither.
     """
     if not path.is_file():
-        raise UsageError(f"there is no transcript {path}", why="no such file", fix=_FIX)
+        raise UsageError(f"there is no transcript {path}", why=no_file_why(path), fix=_FIX)
     if (size := path.stat().st_size) > MAX_FILE_BYTES:
         raise UsageError(f"{path.name} is too large", why=f"{size} bytes, at most {MAX_FILE_BYTES} are taken", fix="cut it into parts")
     try:

@@ -105,6 +105,8 @@ def test_a_damaged_zip_is_refused(exported: Path, tmp_path: Path) -> None:
                 import_notes(store, tmp_path / name)
         with pytest.raises(UsageError, match="there is no file"):
             import_notes(store, tmp_path / "none.zip")
+        with pytest.raises(UsageError, match="it is a folder"):
+            import_notes(store, tmp_path)
         assert not [path for path in (tmp_path / "new" / "audio").iterdir() if path.name.startswith(".")]
 
 

@@ -49,6 +49,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         open_recording(tmp_path / "none.wav", "en")
 
 
+def test_a_folder_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a recording") as raised:
+        open_recording(tmp_path, "en")
+    assert raised.value.why == "it is a folder or a device, not a file"
+
+
 def test_ten_milliseconds_and_silence_are_refused_before_any_model_is_opened(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match="too short"):
         open_recording(write_tone(tmp_path / "short.wav", seconds=0.01), "en")

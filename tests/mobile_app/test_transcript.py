@@ -81,6 +81,8 @@ def test_a_damaged_transcript_is_refused(tmp_path: Path, content: Any) -> None:
 def test_a_missing_file_and_one_in_another_encoding_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no transcript"):
         read_transcript(tmp_path / "none.json")
+    with pytest.raises(UsageError, match="it is a folder"):
+        read_transcript(tmp_path)
     (tmp_path / "wrong.txt").write_bytes(b"caf\xe9 is closed")
     with pytest.raises(FormatError) as raised:
         read_transcript(tmp_path / "wrong.txt")
