@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import sys
 import wave
+from enum import StrEnum
 from pathlib import Path
 
 from toolkit.errors import BackendUnavailableError, FormatError, UsageError
@@ -15,6 +16,17 @@ MAX_SECONDS = 4 * 3600
 MAX_CHANNELS = 32
 MAX_WIDTH = 4  # bytes a sample; the standard library's reader takes headers that say more
 _BLOCK_FRAMES = 2**18
+# How the files begin that soundfile reads: WAV's relatives, FLAC, Ogg, MP3 with tags, AIFF, CAF, AU.
+_SOUND_STARTS = (b"RIFF", b"RIFX", b"RF64", b"riff", b"fLaC", b"OggS", b"ID3", b"FORM", b"caff", b".snd")
+_START_BYTES = 4096
+
+
+class NoSound(StrEnum):
+    """Why a file is no sound in any format that is read here."""
+
+    EMPTY = "it is empty, 0 bytes"
+    TEXT = "it is a text file"
+    UNKNOWN = "it begins like no sound file known here"
 
 
 def read_sound(path: Path) -> Samples:
@@ -23,7 +35,7 @@ def read_sound(path: Path) -> Samples:
     Raises:
         UsageError: There is no such file, or it is longer than four hours.
         FormatError: It is no sound file, or a damaged one.
-        BackendUnavailableError: It is no plain WAV, and soundfile is not installed.
+        BackendUnavailableError: It begins like a sound file, is no plain WAV, and soundfile is not installed.
     """
     if not path.is_file():
         raise UsageError(f"there is no sound file {path}", why="no such file", fix="give the path of a recording, like note.wav")
@@ -101,6 +113,9 @@ def _read_other(path: Path) -> tuple[Samples, int]:
     try:
         import soundfile  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ModuleNotFoundError as error:
+        if (why := why_no_sound(path)) is not None:
+            fix = "give a recording, or convert it: ffmpeg -i IN -ar 16000 -ac 1 out.wav"
+            raise FormatError(f"{path.name} is no sound file", why=why, fix=fix) from error
         raise BackendUnavailableError(
             f"{path.name} is no plain WAV file",
             why="other sound files need soundfile, which is not installed",
@@ -113,3 +128,19 @@ def _read_other(path: Path) -> tuple[Samples, int]:
     except RuntimeError as error:
         raise FormatError(f"{path.name} is no sound file", why=str(error)[:200], fix="give a WAV, FLAC or OGG file") from error
     return array.array("f", data.mean(axis=1).astype("float32").tobytes()), int(rate)
+
+
+def why_no_sound(path: Path) -> NoSound | None:
+    """Why a file is no sound, by its first bytes; None if it begins like one, or cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(_START_BYTES)
+    except OSError:
+        return None
+    if not start:
+        return NoSound.EMPTY
+    if all(byte >= 32 or byte in b"\t\n\f\r" for byte in start):
+        return NoSound.TEXT
+    # An MP3 without tags begins with a frame: eleven set bits, and a layer that is not 0.
+    is_frame = len(start) > 1 and start[0] == 0xFF and start[1] & 0xE0 == 0xE0 and start[1] & 0x06 != 0
+    return None if is_frame or start.startswith(_SOUND_STARTS) else NoSound.UNKNOWN

@@ -72,6 +72,16 @@ def test_a_damaged_model_is_refused_before_native_code_sees_it(bundle: Path, rec
     assert "model.tflite" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("content", "why"), [(b"pump three leaks\n", "text file"), (b"", "empty"), (bytes(range(256)), "known here")])
+def test_a_file_that_is_no_sound_is_a_bad_file(
+    content: bytes, why: str, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    assert main(["transcribe", str(bundle), str(tmp_path / "x")]) == 4
+    err = capsys.readouterr().err
+    assert why in err and "soundfile" not in err and len(err.splitlines()) == 3
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(0.0, "00:00.0"), (62.46, "01:02.5"), (59.96, "01:00.0"), (3600.0, "60:00.0")])
 def test_times_are_minutes_seconds_and_tenths(seconds: float, shown: str) -> None:
     assert _clock(seconds) == shown

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import array
-import builtins
+import sys
 import wave
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,19 +49,19 @@ def test_a_wav_of_no_sound_at_all_is_read(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "soundfile|no sound"),
-    "a text": (b"These are notes, not sound.\n" * 10, "soundfile|no sound"),
+    "empty": (b"", "is no sound file\n  why: it is empty, 0 bytes"),
+    "a text": (b"These are notes, not sound.\n" * 10, "is no sound file\n  why: it is a text file"),
+    "bytes of no format": (bytes(range(256)), "is no sound file\n  why: it begins like no sound file known here"),
     "a header alone": (b"RIFF\0\0\0\0WAVE", "no sound WAV"),
-    "garbage behind the header": (b"RIFF\x40\0\0\0WAVEfmt " + bytes(range(60)), "no sound|soundfile"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_sound_is_refused_in_three_lines(case: str, tmp_path: Path) -> None:
+def test_what_is_no_sound_is_refused_in_three_lines(case: str, tmp_path: Path, no_soundfile: None) -> None:
     content, reason = BAD[case]
     path = tmp_path / "a.wav"
     path.write_bytes(content)
-    with pytest.raises((FormatError, BackendUnavailableError), match=reason) as caught:
+    with pytest.raises(FormatError, match=reason) as caught:
         read_sound(path)
     assert len(str(caught.value).splitlines()) == 3
 
@@ -101,16 +100,16 @@ def test_a_header_that_claims_a_day_is_refused_before_it_is_read(tmp_path: Path)
         read_sound(path)
 
 
-def test_other_files_need_soundfile_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
+@pytest.fixture
+def no_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
 
-    def without(name: str, *rest: Any, **named: Any) -> Any:
-        if name == "soundfile":
-            raise ModuleNotFoundError(name)
-        return real(name, *rest, **named)
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    (tmp_path / "a.flac").write_bytes(b"fLaC" + bytes(100))
+@pytest.mark.parametrize(
+    "start", [b"RIFF\x40\0\0\0WAVEfmt " + bytes(range(60)), b"fLaC", b"OggS", b"ID3", b"caff", b"FORM", b".snd", b"\xff\xfb\x90"]
+)
+def test_other_files_need_soundfile_and_say_so(start: bytes, tmp_path: Path, no_soundfile: None) -> None:
+    (tmp_path / "a.flac").write_bytes(start + bytes(100))
     with pytest.raises(BackendUnavailableError, match="soundfile"):
         read_sound(tmp_path / "a.flac")
 
