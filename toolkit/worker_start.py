@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # glibc raises both by itself, to 32 MiB and more, each time a large block is freed, and then keeps what an engine frees after loading.
@@ -30,16 +30,24 @@ def start_process(cpus: Sequence[int]) -> tuple[subprocess.Popen[bytes], int]:
     Raises:
         OSError: The system starts none.
     """
-    events, child_end = os.pipe()
     root = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join(dict.fromkeys([*sys.path, root]))
     code = "import sys; sys.path[:] = sys.argv[1].split(sys.argv[2]); from toolkit.worker_main import main; main(sys.argv[3:])"
     level = logging.getLogger("toolkit").getEffectiveLevel()
-    facts = ("0", child_end, os.getpid(), ",".join(map(str, cpus)), level)
-    command = [sys.executable, "-c", code, paths, os.pathsep, *map(str, facts)]
+
+    def command(child_end: int) -> list[str]:
+        facts = ("0", child_end, os.getpid(), ",".join(map(str, cpus)), level)
+        return [sys.executable, "-c", code, paths, os.pathsep, *map(str, facts)]
+
+    return start_command(command)
+
+
+def start_command(command: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes], int]:
+    """As `start_process`; `command` gets the descriptor that the process writes its messages to."""
+    events, child_end = os.pipe()
     try:
         process = subprocess.Popen(
-            command,
+            command(child_end),
             env={**_GIVE_BACK, **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+
+from toolkit.worker_start import start_command
 
 # What every script may use: `write` sends text as one message, `frame` an object, `take` waits for the host's next one.
 _PRELUDE = """
@@ -26,17 +27,6 @@ def scripted(script: str) -> Callable[[Sequence[int]], Started]:
     """Stands in for `toolkit.worker.start_process`."""
 
     def start(cpus: Sequence[int]) -> Started:
-        events, child_end = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PRELUDE.format(events=child_end) + script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(child_end,),
-            start_new_session=True,
-            bufsize=0,
-        )
-        os.close(child_end)
-        return process, events
+        return start_command(lambda child_end: [sys.executable, "-c", _PRELUDE.format(events=child_end) + script])
 
     return start
