@@ -138,7 +138,9 @@ def test_closing_a_paused_engine_does_not_wait(open_real: Callable[..., Engine],
     assert list(pieces) == []
 
 
-def test_a_paused_process_still_answers_calls(open_real: Callable[..., Engine]) -> None:
+@pytest.fixture
+def paused(open_real: Callable[..., Engine]) -> Iterator[Engine]:
+    """An engine whose process is stopped in the middle of an answer."""
     if not can_isolate():
         pytest.skip("this platform lets an app start no process")
     phone = Phone()
@@ -147,8 +149,13 @@ def test_a_paused_process_still_answers_calls(open_real: Callable[..., Engine]) 
     next(pieces)
     phone.heat(3)
     wait_until(lambda: is_stopped(worker_pid(engine)), "the stop of the process")
-    assert engine.tokenize("pump")
-    wait_until(lambda: is_stopped(worker_pid(engine)), "the stop after the call")
+    yield engine
+    pieces.close()  # type: ignore[attr-defined]
+
+
+def test_a_paused_process_still_answers_calls(paused: Engine) -> None:
+    assert paused.tokenize("pump")
+    wait_until(lambda: is_stopped(worker_pid(paused)), "the stop after the call")
 
 
 def test_a_replayed_trace_drives_a_real_engine(open_real: Callable[..., Engine], isolated: bool) -> None:
@@ -246,19 +253,11 @@ def test_a_stopped_process_ends_with_its_host(chat_bundle: Path, module_cache: P
     wait_until(lambda: not is_alive(pid), "the end of the engine's process")
 
 
-def test_a_fork_lets_nothing_go_on(open_real: Callable[..., Engine]) -> None:
+def test_a_fork_lets_nothing_go_on(paused: Engine) -> None:
     """It has a copy of everything that could, such as a generator that it collects."""
-    if not can_isolate():
-        pytest.skip("this platform lets an app start no process")
-    phone = Phone()
-    engine = open_real(isolated=True, governor=phone.governor)
-    pieces = engine.session().send(PROMPT, max_tokens=LONG)
-    next(pieces)
-    phone.heat(3)
-    wait_until(lambda: is_stopped(worker_pid(engine)), "the stop of the process")
     if (pid := os.fork()) == 0:
-        engine.hold(False)
+        paused.hold(False)
         os._exit(0)
     os.waitpid(pid, 0)
     time.sleep(0.2)
-    assert is_stopped(worker_pid(engine))
+    assert is_stopped(worker_pid(paused))
