@@ -9,11 +9,16 @@ from pathlib import Path
 from mobile_app.messages import refusal
 from toolkit.errors import BackendUnavailableError, FormatError, ToolkitError, UsageError
 from toolkit.speech.resample import Samples
-from toolkit.speech.wav import SAMPLE_RATE, read_sound
+from toolkit.speech.wav import SAMPLE_RATE, NoSound, read_sound, why_no_sound
 
 LEAST_SECONDS = 0.2
 # Below this the microphone was off, muted or covered: the noise of a quiet room in a phone is louder.
 SILENCE = 10 ** (-60 / 20)
+_JAPANESE = {
+    NoSound.EMPTY: "ファイルが空です（0 バイト）",
+    NoSound.TEXT: "テキストファイルです",
+    NoSound.UNKNOWN: "先頭がどの音声形式とも一致しません",
+}
 _UNKNOWN_SIZE = 0x7FFFF000  # programs that write to a pipe leave a size like this, and mean: to the end
 
 
@@ -62,10 +67,8 @@ def open_recording(path: Path, language: str) -> Recording:
     try:
         samples = read_sound(path)
     except FormatError as error:
-        raise refusal(FormatError, "not_sound", language, name=path.name, why=error.why or error.what) from error
+        raise refusal(FormatError, "not_sound", language, name=path.name, why=_why_no_sound(path, error, language)) from error
     except BackendUnavailableError as error:
-        if (why := _no_sound_why(path, language)) is not None:
-            raise refusal(FormatError, "not_sound", language, name=path.name, why=why) from error
         raise refusal(BackendUnavailableError, "no_decoder", language, name=path.name) from error
     seconds = len(samples) / SAMPLE_RATE
     if seconds < LEAST_SECONDS:
@@ -75,18 +78,11 @@ def open_recording(path: Path, language: str) -> Recording:
     return Recording(samples, is_cut_short(path))
 
 
-def _no_sound_why(path: Path, language: str) -> str | None:
-    """Why a file is no sound in any format: it is empty, or text. None if a decoder may know better."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(4096)
-    except OSError as error:
-        return error.strerror or str(error)
-    if not start:
-        return "ファイルが空です（0 バイト）" if language == "ja" else "it is empty, 0 bytes"
-    if all(byte >= 32 or byte in (9, 10, 12, 13) for byte in start):
-        return "テキストファイルです" if language == "ja" else "it is a text file"
-    return None
+def _why_no_sound(path: Path, error: FormatError, language: str) -> str:
+    kind = why_no_sound(path)
+    if kind is None:
+        return error.why or error.what
+    return _JAPANESE[kind] if language == "ja" else kind.value
 
 
 def is_cut_short(path: Path) -> bool:

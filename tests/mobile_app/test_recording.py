@@ -32,6 +32,7 @@ def test_a_recording_with_sound_is_opened(tmp_path: Path) -> None:
         (b"pump three leaks\n", "it is a text file"),
         ("ポンプから油漏れ\n".encode(), "it is a text file"),
         (b"", "it is empty, 0 bytes"),
+        (bytes(range(256)), "it begins like no sound file"),
         (b"RIFF\x00\x00\x00\x00WAVE", ""),
         (b"RIFF\x24\x00\x00\x00WAVEfmt \x10\x00", ""),
     ],
@@ -66,6 +67,10 @@ def test_ten_milliseconds_and_silence_are_refused_before_any_model_is_opened(tmp
 
 
 def test_refusals_speak_japanese(tmp_path: Path) -> None:
+    (tmp_path / "note.wav").write_bytes(b"")
+    with pytest.raises(FormatError) as empty:
+        open_recording(tmp_path / "note.wav", "ja")
+    assert empty.value.why == "ファイルが空です（0 バイト）"
     with pytest.raises(ToolkitError, match="音が入っていません"):
         open_recording(write_tone(tmp_path / "silent.wav", loudness=0.0), "ja")
 
