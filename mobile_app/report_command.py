@@ -37,6 +37,8 @@ def run(args: argparse.Namespace, *, user: str) -> int:
     """
     if args.note is None and args.transcript is None:
         raise UsageError("no note was given", why="a report is made of a recording", fix="voice-notes report NOTE.wav")
+    if args.out == "":  # to the system that is the current folder, to no user
+        raise UsageError("no folder was given to --out", why="its value is empty", fix="give a folder, like --out report, or leave it out")
     template = load_template(args.template)
     recorded_on = _day(args.date)
     given = Path(args.note or args.transcript)

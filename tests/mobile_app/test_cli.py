@@ -72,6 +72,7 @@ def test_without_a_command_it_says_that_there_is_no_window_yet(capsys: pytest.Ca
         (["report"], 2, "no note was given"),
         (["report", "--transcript", "none.json"], 2, "there is no transcript"),
         (["report", "/dev/null"], 2, "/dev/null is not a recording"),
+        (["report", "x.wav", "--out", ""], 2, "no folder was given to --out"),
         (["report", "x.wav", "--date", "soon"], 2, "--date soon is no day"),
         (["report", "x.wav", "--template", "none"], 2, "there is no template none"),
         (["report", "x.wav", "--language", "fr"], 2, "does not understand"),
