@@ -103,6 +103,8 @@ def _known(language: str | None) -> str | None:
 def read_transcript(path: Path, *, language: str | None = None) -> NoteTranscript:
     """A transcript file: the JSON of `toolkit transcribe --json`, or plain text, one segment a line, without times.
 
+    A file is JSON if it is called so or begins like an object; a text may begin with `[music]`.
+
     Raises:
         UsageError: There is no such file, or it is larger than 16 MiB.
         FormatError: It is neither.
@@ -117,7 +119,7 @@ def read_transcript(path: Path, *, language: str | None = None) -> NoteTranscrip
         raise _unsound(path, f"byte {error.start} is not UTF-8") from error
     except OSError as error:
         raise _unsound(path, error.strerror or str(error)) from error
-    if not raw.lstrip().startswith("{"):
+    if path.suffix.lower() != ".json" and not raw.lstrip().startswith("{"):
         return join_segments([(line, None, None) for line in raw.splitlines()], language=language)
     try:
         check_json_depth(raw)
@@ -127,9 +129,9 @@ def read_transcript(path: Path, *, language: str | None = None) -> NoteTranscrip
 
 
 def _from_json(found: Any, path: Path, language: str | None) -> NoteTranscript:
-    segments = found.get("segments")
+    segments = found.get("segments") if isinstance(found, dict) else None
     if not isinstance(segments, list):
-        raise _unsound(path, "it has no list `segments`")
+        raise _unsound(path, "it is no object with a list `segments`")
     parts: list[tuple[str, float | None, float | None]] = []
     for index, segment in enumerate(segments):
         said = segment.get("text") if isinstance(segment, dict) else None

@@ -50,15 +50,23 @@ def test_our_own_transcript_file_is_read_again_as_it_was(tmp_path: Path) -> None
 
 
 def test_a_plain_text_has_no_times(tmp_path: Path) -> None:
-    found = read_transcript(written(tmp_path, "ポンプから油漏れ。\n弁を交換してください。\n"))
+    (tmp_path / "said.txt").write_text("ポンプから油漏れ。\n弁を交換してください。\n", "utf-8")
+    found = read_transcript(tmp_path / "said.txt")
     assert (found.text, found.language) == ("ポンプから油漏れ。弁を交換してください。", "ja")
     assert found.times(0, 3) == (None, None)
+
+
+def test_a_text_that_begins_with_a_bracket_is_speech(tmp_path: Path) -> None:
+    (tmp_path / "said.txt").write_text("[music] The pump leaks.")
+    assert read_transcript(tmp_path / "said.txt").text == "[music] The pump leaks."
 
 
 @pytest.mark.parametrize(
     "content",
     [
         "{",
+        "[1]",
+        "The pump leaks.",
         {"segments": 3},
         {"segments": [3]},
         {"segments": [{"text": 3}]},
