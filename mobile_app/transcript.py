@@ -21,6 +21,8 @@ MOST_SECONDS = 1e9  # thirty years: no recording
 _FIX = "give what `toolkit transcribe BUNDLE NOTE.wav --json` prints, or a plain text file in UTF-8"
 # Line ends and other controls are not speech; halves of surrogate pairs could not be written to any file again.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# What steers a terminal (`ESC [ 31 m`, a window's title) or turns the order of a line around has no sound: no space stands for it.
+_STEERING = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\u202a-\u202e\u2066-\u2069]")
 _JAPANESE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uff66-\uff9f]")
 
 
@@ -70,14 +72,18 @@ def language_of(text: str) -> str:
     return "ja" if letters and 10 * len(_JAPANESE.findall(text)) >= letters else "en"
 
 
+def speakable(text: str) -> str:
+    """`text` in one line of what can be said, written to any file and shown anywhere."""
+    return " ".join(_UNSPEAKABLE.sub(" ", _STEERING.sub("", text)).split())
+
+
 def join_segments(
     parts: list[tuple[str, float | None, float | None]], *, language: str | None = None, duration_s: float | None = None
 ) -> NoteTranscript:
     """A transcript of (text, start_s, end_s) in order. Segments join with a space, in Japanese with nothing."""
     text, segments = "", []
     for said, start_s, end_s in parts:
-        said = " ".join(_UNSPEAKABLE.sub(" ", said).split())
-        if not said:
+        if not (said := speakable(said)):
             continue
         if text and not (_is_japanese(text[-1]) or _is_japanese(said[0])):
             text += " "

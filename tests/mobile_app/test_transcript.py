@@ -109,3 +109,19 @@ def test_whatever_was_said_can_be_written_as_utf_8_and_spans_fit(parts: list[str
 def test_half_a_surrogate_pair_does_not_reach_the_text(tmp_path: Path) -> None:
     found = read_transcript(written(tmp_path, '{"segments": [{"text": "a\\ud800b", "start_s": 0, "end_s": 1}]}'))
     assert found.text == "a b"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("\x1b[31mleaks\x1b[0m badly", "leaks badly"),
+        ("\x9b1;31mleaks\x9bm", "leaks"),
+        ("\x1b]0;5 bar\x07leaks \x1b]8;;x\x1b\\badly", "leaks badly"),
+        ("\x1b]0; it leaks", "]0; it leaks"),  # no end: nothing that may have been said is dropped
+        ("valve \u202e321\u202c \u2066a\u2067b\u2068c\u2069", "valve 321 abc"),
+        ("\u202aa\u202bb\u202d c", "ab c"),
+        ("\u202e", ""),
+    ],
+)
+def test_what_steers_a_display_is_no_speech(said: str, expected: str) -> None:
+    assert join_segments([(said, 0.0, 1.0)]).text == expected
