@@ -17,7 +17,7 @@ from mobile_app.report.document import Note, Source
 from mobile_app.report.labels import clock
 from mobile_app.report.publish import another_report, check_folder, publish, published, report_files
 from mobile_app.report.template import load_template
-from mobile_app.transcript import NoteTranscript, read_transcript
+from mobile_app.transcript import NoteTranscript, read_transcript, speakable
 from toolkit.cache import sha256_file
 from toolkit.cli.output import printable
 from toolkit.errors import FormatError, UsageError
@@ -84,7 +84,7 @@ def _made(folder: Path) -> Iterator[None]:
 def _from_transcript(args: argparse.Namespace, given: Path) -> tuple[NoteTranscript, Source]:
     path = Path(args.transcript)
     transcript = read_transcript(path, language=args.language)
-    return transcript, Source(given.name if args.note else path.name, sha256_file(path))
+    return transcript, Source(speakable(given.name if args.note else path.name), sha256_file(path))
 
 
 def _from_sound(args: argparse.Namespace, path: Path, folder: Path, user: str) -> tuple[NoteTranscript, Source]:
@@ -93,7 +93,7 @@ def _from_sound(args: argparse.Namespace, path: Path, folder: Path, user: str) -
 
     recording = open_recording(path, user)
     place = find_bundle(args.bundle, args.language or user, user=user)
-    source = Source(path.name, sha256_file(path), place.name, recording.is_truncated)
+    source = Source(speakable(path.name), sha256_file(path), place.name, recording.is_truncated)
     if not args.force and (known := _known_transcript(folder, source, args.language)) is not None:
         return known, source
     return transcribe_recording(recording, place, name=path.name, language=args.language, user=user, on_segment=_show), source

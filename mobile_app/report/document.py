@@ -19,7 +19,7 @@ class Source:
     """What a report was made from.
 
     Args:
-        name: File name of the recording or transcript, without its folder.
+        name: File name of the recording or transcript, without its folder and as far as it can be shown.
         sha256: Of that file.
         speech_model: Name of the bundle that wrote the transcript; None if a transcript was given.
         is_truncated: The recording holds less sound than its header promises.

@@ -142,6 +142,13 @@ def test_the_command_loads_no_third_party_package_for_a_transcript() -> None:
     assert result.stdout.split("\n")[0] == "0 []"
 
 
+@pytest.mark.parametrize(("name", "shown"), [("a\n# b.txt", "a # b.txt"), ("a\u202eb.txt", "ab.txt"), ("a\udcffb.txt", "a b.txt")])
+def test_a_files_name_is_shown_without_what_no_file_or_page_can_hold(name: str, shown: str) -> None:
+    Path(name).write_text(SAID)
+    assert main(["report", "--transcript", name, "--out", "out"]) == 0
+    assert json.loads(Path("out/report.json").read_text("utf-8"))["source"]["name"] == shown
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_a_full_stdout_is_said_in_three_lines_and_the_report_is_there() -> None:
     command = [
