@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tests.toolkit.fake_backend import END, FakeBackend
 from tests.toolkit.hot_phone import LOW, QUICK, WELL, Phone
 from tests.toolkit.isolated import say, wait_until
-from tests.toolkit.small_manifest import small_bundle
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.device.profile import probe_device
@@ -25,23 +23,11 @@ from toolkit.session import FinishReason
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
-    backend = FakeBackend()
-    monkeypatch.setattr("toolkit.engine.load_backend", lambda name: backend)
-    return backend
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, own_folders: Path) -> Bundle:
-    return Bundle.open(small_bundle(tmp_path / "bundle", stop_token_ids=(0x2402,)))
-
-
-@pytest.fixture
-def open_fake(bundle: Bundle, backend: FakeBackend) -> Iterator[Callable[..., Engine]]:
+def open_fake(fake_bundle: Bundle, backend: FakeBackend) -> Iterator[Callable[..., Engine]]:
     opened: list[Engine] = []
 
     def opener(**options: Any) -> Engine:
-        opened.append(Engine.open(bundle, expected_tokens=64, **options))
+        opened.append(Engine.open(fake_bundle, expected_tokens=64, **options))
         return opened[-1]
 
     yield opener

@@ -26,12 +26,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def engine(chat_bundle: Path) -> Iterator[Engine]:
-    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as engine:
-        yield engine
-
-
 def test_an_answer_begun_again_after_a_death_equals_one_that_was_never_interrupted(engine: Engine, chat_bundle: Path) -> None:
     session = engine.session()
     first = say(session, max_tokens=30)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.toolkit.fake_backend import END, END_ID, FakeBackend
-from tests.toolkit.small_manifest import small_bundle
-from toolkit.bundle import Bundle
+from tests.toolkit.fake_backend import END, FakeBackend
 from toolkit.engine import Engine
 from toolkit.errors import EngineError, UsageError
 from toolkit.session import FinishReason
@@ -17,32 +12,18 @@ from toolkit.session import FinishReason
 SCHEMA = {"type": "boolean"}
 
 
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
-    backend = FakeBackend()
-    monkeypatch.setattr("toolkit.engine.load_backend", lambda name: backend)
-    return backend
-
-
-@pytest.fixture
-def engine(backend: FakeBackend, tmp_path: Path, own_folders: Path) -> Iterator[Engine]:
-    bundle = Bundle.open(small_bundle(tmp_path / "bundle", stop_token_ids=(END_ID,)))
-    with Engine.open(bundle, context_length=1000) as engine:
-        yield engine
-
-
-def test_the_value_belongs_to_the_last_answer_only(engine: Engine, backend: FakeBackend) -> None:
+def test_the_value_belongs_to_the_last_answer_only(fake_engine: Engine, backend: FakeBackend) -> None:
     backend.engine.answers = [f"true{END}", f"false{END}"]
-    session = engine.session()
+    session = fake_engine.session()
     list(session.send("a", schema=SCHEMA))
     assert session.parsed is True
     list(session.send("b"))
     assert session.parsed is None
 
 
-def test_an_engine_that_did_not_keep_to_the_schema_is_an_error_and_what_it_said_is_kept(engine: Engine, backend: FakeBackend) -> None:
+def test_an_engine_that_did_not_keep_to_the_schema_is_an_error_and_what_it_said_is_kept(fake_engine: Engine, backend: FakeBackend) -> None:
     backend.engine.answers = [f"yes{END}", f"true{END}"]
-    session = engine.session()
+    session = fake_engine.session()
     shown = []
     with pytest.raises(EngineError, match="not what was asked for"):
         for piece in session.send("a", schema=SCHEMA):
@@ -53,15 +34,15 @@ def test_an_engine_that_did_not_keep_to_the_schema_is_an_error_and_what_it_said_
     assert session.parsed is True, "the session goes on"
 
 
-def test_a_value_that_is_cut_is_no_value_although_it_parses(engine: Engine, backend: FakeBackend) -> None:
+def test_a_value_that_is_cut_is_no_value_although_it_parses(fake_engine: Engine, backend: FakeBackend) -> None:
     backend.engine.answers = ["12"]
-    session = engine.session()
+    session = fake_engine.session()
     list(session.send("a", schema={"type": "integer"}, max_tokens=2))
     assert session.finish_reason is FinishReason.LENGTH and session.parsed is None
 
 
-def test_stop_strings_beside_a_schema_are_refused_before_the_engine(engine: Engine, backend: FakeBackend) -> None:
-    session = engine.session()
+def test_stop_strings_beside_a_schema_are_refused_before_the_engine(fake_engine: Engine, backend: FakeBackend) -> None:
+    session = fake_engine.session()
     for options in ({"stop": "}"}, {"stop": ["a", "b"]}):
         with pytest.raises(UsageError, match="stop strings"):
             session.send("a", schema=SCHEMA, **options)  # type: ignore[arg-type]

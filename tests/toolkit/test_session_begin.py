@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.toolkit.fake_backend import FakeBackend, chat_template
-from tests.toolkit.small_manifest import small_bundle
 from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.engine import Engine
@@ -21,16 +19,8 @@ LIMIT_S = 30.0
 
 
 @pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
-    backend = FakeBackend()
-    monkeypatch.setattr("toolkit.engine.load_backend", lambda name: backend)
-    return backend
-
-
-@pytest.fixture
-def engine(backend: FakeBackend, tmp_path: Path, own_folders: Path) -> Iterator[Engine]:
-    bundle = Bundle.open(small_bundle(tmp_path / "bundle", stop_token_ids=(0x2402,)))
-    with Engine.open(bundle, expected_tokens=64, budget=Budget(tokens=10_000)) as engine:
+def engine(backend: FakeBackend, fake_bundle: Bundle) -> Iterator[Engine]:
+    with Engine.open(fake_bundle, expected_tokens=64, budget=Budget(tokens=10_000)) as engine:
         yield engine
 
 

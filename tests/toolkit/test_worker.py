@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ pytestmark = [
     pytest.mark.usefixtures("module_cache", "no_notes"),
     pytest.mark.skipif(not can_isolate(), reason="this platform lets an app start no process"),
 ]
-
-
-@pytest.fixture
-def engine(chat_bundle: Path) -> Iterator[Engine]:
-    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as engine:
-        yield engine
 
 
 def test_an_engine_has_a_process_of_its_own_unless_asked_otherwise(chat_bundle: Path, engine: Engine) -> None:

@@ -9,12 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tiny_bundle import CONTEXT_LENGTH
 from tests.toolkit.isolated import HANG_S, is_alive, say, wait_until, worker_pid
 from toolkit.bundle import Bundle
 from toolkit.engine import Engine
@@ -27,12 +25,6 @@ pytestmark = [
     pytest.mark.usefixtures("module_cache", "no_notes"),
     pytest.mark.skipif(not can_isolate(), reason="this platform lets an app start no process"),
 ]
-
-
-@pytest.fixture
-def engine(chat_bundle: Path) -> Iterator[Engine]:
-    with Engine.open(chat_bundle, context_length=CONTEXT_LENGTH) as engine:
-        yield engine
 
 
 _HOST = """
