@@ -6,7 +6,6 @@ Nothing is ever written twice, so there is nothing that a kill could leave half 
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 import wave
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from toolkit.cache import FULL_ERRNOS
 from toolkit.errors import BudgetError, ToolkitError, UsageError
 
 RATE, SAMPLE_BYTES = 16_000, 2
@@ -148,6 +148,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _unwritable(folder: Path, error: OSError, seconds: float) -> ToolkitError:
     kept = f"{error.strerror or error}; {seconds:.1f} s of sound are kept"
-    if error.errno == errno.ENOSPC:
+    if error.errno in FULL_ERRNOS:
         return BudgetError("the recording stopped: the disk is full", why=kept, fix="free some space, then go on recording")
     return ToolkitError(f"the recording cannot be written to {folder}", why=kept, fix="check the disk, then go on recording")

@@ -19,7 +19,8 @@ from typing import Any
 from mobile_app.audio_segments import segment_files
 from mobile_app.messages import no_file_why
 from mobile_app.store import IMPORTING, NoteState, NoteStore, StoredNote, is_note_id
-from toolkit.errors import FormatError, ToolkitError, UsageError
+from toolkit.cache import FULL_ERRNOS
+from toolkit.errors import BudgetError, FormatError, ToolkitError, UsageError
 from toolkit.json_depth import check_json_depth
 
 SCHEMA_VERSION = 1
@@ -33,6 +34,7 @@ def export_notes(store: NoteStore, path: Path, note_ids: Sequence[str] | None = 
 
     Raises:
         UsageError: A note is not there.
+        BudgetError: The disk is full.
         ToolkitError: The zip cannot be written.
     """
     notes = store.notes() if note_ids is None else [store.note(note_id) for note_id in note_ids]
@@ -49,7 +51,7 @@ def export_notes(store: NoteStore, path: Path, note_ids: Sequence[str] | None = 
         os.replace(work, path)
     except OSError as error:
         fix = "free some space, or choose another place"
-        raise ToolkitError(f"{path} cannot be written", why=error.strerror or str(error), fix=fix) from error
+        raise _kind(error)(f"{path} cannot be written", why=error.strerror or str(error), fix=fix) from error
     finally:
         work.unlink(missing_ok=True)
     return len(notes)
@@ -61,6 +63,7 @@ def import_notes(store: NoteStore, path: Path) -> int:
     Raises:
         UsageError: There is no such file.
         FormatError: It is no export, or damaged; notes before the damage stay added.
+        BudgetError: The disk is full.
     """
     if not path.is_file():
         raise UsageError(f"there is no file {path}", why=no_file_why(path), fix=_FIX)
@@ -73,7 +76,11 @@ def import_notes(store: NoteStore, path: Path) -> int:
         raise FormatError(f"{path.name} is no export of notes", why=str(error)[:200], fix=_FIX) from error
     except OSError as error:
         fix = "free some space and try again"
-        raise ToolkitError(f"{path.name} cannot be imported", why=error.strerror or str(error), fix=fix) from error
+        raise _kind(error)(f"{path.name} cannot be imported", why=error.strerror or str(error), fix=fix) from error
+
+
+def _kind(error: OSError) -> type[ToolkitError]:
+    return BudgetError if error.errno in FULL_ERRNOS else ToolkitError
 
 
 def _index(archive: zipfile.ZipFile) -> list[StoredNote]:

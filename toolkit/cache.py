@@ -20,9 +20,9 @@ CACHE_VARIABLE = "ONDEVICE_TOOLKIT_CACHE"
 CONFIG_VARIABLE = "ONDEVICE_TOOLKIT_CONFIG"
 _CHUNK_BYTES = 2**20
 _MIN_FREE_BYTES = 64 * 2**20
-_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+FULL_ERRNOS = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
-LOCAL_ERRNOS = (*_FULL, *_NOT_WRITABLE)  # of this machine's folders; no network ever answers with one
+LOCAL_ERRNOS = (*FULL_ERRNOS, *_NOT_WRITABLE)  # of this machine's folders; no network ever answers with one
 
 
 def cache_root() -> Path:
@@ -88,7 +88,7 @@ def _created(path: Path, variable: str) -> Path:
 def write_error(path: Path, error: OSError, *, fix: str | None = None) -> ToolkitError:
     """What an OSError while writing below `path` means: a full disk is a budget (exit 3), a folder that was never the user's to
     write to is a wrong request (exit 2), anything else a failure."""
-    if error.errno in _FULL:
+    if error.errno in FULL_ERRNOS:
         free = shutil.disk_usage(_nearest_existing(path)).free
         return BudgetError(
             f"no space left to write {path}",

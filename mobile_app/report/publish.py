@@ -7,7 +7,6 @@ OUT/.writing.<pid>/                                        work of a live proces
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any
 from mobile_app.report.document import Note, as_json
 from mobile_app.report.html import write_html
 from mobile_app.report.markdown import write_markdown
+from toolkit.cache import FULL_ERRNOS
 from toolkit.errors import BudgetError, ToolkitError, UsageError
 from toolkit.json_depth import check_json_depth
 
@@ -150,7 +150,7 @@ def _is_alive(pid: str) -> bool:
 
 def _unwritable(folder: Path, error: OSError) -> ToolkitError:
     why = f"{error.filename or folder}: {error.strerror}"
-    if error.errno == errno.ENOSPC:
+    if error.errno in FULL_ERRNOS:
         fix = "free some space and run it again; the recording is untouched"
         return BudgetError(f"the report does not fit into {folder}", why=why, fix=fix)
     return UsageError(f"{folder} cannot hold a report", why=why, fix="give another folder to --out")

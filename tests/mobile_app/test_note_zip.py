@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from mobile_app.audio_segments import read_blocks
 from mobile_app.note_zip import export_notes, import_notes
 from mobile_app.store import NoteState, NoteStore
 from tests.mobile_app.test_store import TRANSCRIPT, recorded
-from toolkit.errors import FormatError, UsageError
+from toolkit.errors import BudgetError, FormatError, UsageError
 
 
 @pytest.fixture
@@ -108,6 +110,21 @@ def test_a_damaged_zip_is_refused(exported: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="it is a folder"):
             import_notes(store, tmp_path)
         assert not [path for path in (tmp_path / "new" / "audio").iterdir() if path.name.startswith(".")]
+
+
+def test_a_full_disk_ends_an_export_and_an_import_as_it_ends_a_report(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with NoteStore(tmp_path / "old") as old, NoteStore(tmp_path / "new") as new:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(BudgetError, match="cannot be written"):
+            export_notes(old, tmp_path / "full.zip")
+        with pytest.raises(BudgetError, match="cannot be imported"):
+            import_notes(new, exported)
+    assert not [path for path in tmp_path.iterdir() if "full.zip" in path.name]
 
 
 def test_a_note_that_is_being_recorded_is_exported_as_far_as_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ import pytest
 from mobile_app.report import publish as publishing
 from mobile_app.report.publish import FILES, REPORT, publish
 from tests.mobile_app.report.spoken import PUMP, note_of
+from toolkit.cache import FULL_ERRNOS
 from toolkit.errors import BudgetError, UsageError
 
 _WRITER = """
@@ -71,16 +71,17 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_a_full_disk_leaves_the_report_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", FULL_ERRNOS)
+def test_a_full_disk_leaves_the_report_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     publish(tmp_path, note_of(*PUMP))
 
     def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BudgetError) as raised:
         publish(tmp_path, note_of(*PUMP[:3]), force=True)
-    assert "No space left" in raised.value.why
+    assert os.strerror(number) in raised.value.why
     assert is_whole(tmp_path)
     assert not list(tmp_path.glob(".writing.*"))
 
