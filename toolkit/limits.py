@@ -30,10 +30,16 @@ def check_threads(threads: int, *, most: int | None = None, where: str = "this m
         raise UsageError(f"{threads} threads cannot be used", why=f"{where} has {most} CPUs", fix=f"use --threads 1 to {most}")
 
 
-def check_expected_tokens(expected_tokens: int) -> None:
-    """Raises UsageError unless a job has at least one token."""
+def check_expected_tokens(expected_tokens: int, *, most: int | None = None) -> None:
+    """Raises UsageError unless a job has at least one token, and no more than `most`, where a context is to hold all of it."""
     if expected_tokens < 1:
         raise UsageError(f"a job of {expected_tokens} tokens is no job", why="prompt and answer have 1 or more", fix="use --tokens 512")
+    if most is not None and expected_tokens > most:
+        raise UsageError(
+            f"a job of {expected_tokens} tokens does not fit",
+            why=f"the context holds {most}",
+            fix=f"use --tokens {most} or less, or convert the model again with a larger --context",
+        )
 
 
 def check_context_length(context_length: int, *, most: int) -> None:

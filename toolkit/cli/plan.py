@@ -10,6 +10,7 @@ from toolkit.budget import Budget
 from toolkit.bundle import Bundle
 from toolkit.cli.output import print_json, print_rows
 from toolkit.device.profile import Device, probe_device
+from toolkit.limits import check_expected_tokens
 from toolkit.plan import Plan, PlanRefused, make_plan
 from toolkit.units import format_bytes, parse_bytes
 
@@ -50,9 +51,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     device = _device(args)
+    bundles = [Bundle.unchecked(name) for name in args.bundles]
+    if args.tokens is not None:  # an engine may guess too many and be given fewer; here they are what is asked
+        for bundle in bundles:
+            check_expected_tokens(args.tokens, most=min(bundle.manifest.context_length, args.context or bundle.manifest.context_length))
     try:
         plan = make_plan(
-            [Bundle.unchecked(name) for name in args.bundles],
+            bundles,
             device,
             Budget(memory=args.max_memory),
             context_length=args.context,

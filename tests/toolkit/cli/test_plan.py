@@ -90,12 +90,22 @@ def test_a_core_without_lse_gets_another_targets_bundle(bundle: Path, tmp_path: 
         (["--threads", "0"], 2),
         (["--threads", "-3"], 2),
         (["--tokens", "-5"], 2),
+        (["--tokens", "99999999"], 2),
+        (["--tokens", "2049"], 2),
+        (["--context", "256", "--tokens", "257"], 2),
         (["--device", "none.toml"], 4),
     ],
 )
 def test_what_cannot_be_right_is_refused(bundle: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(bundle), *arguments]) == code
     assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_a_job_that_fills_the_context_is_planned(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(bundle, "--tokens", "2048", capsys=capsys)["context_length"] == 2048
+    assert planned(bundle, "--context", "256", "--tokens", "256", capsys=capsys)["context_length"] == 256
+    assert main(["plan", str(bundle), "--tokens", "2049"]) == 2
+    assert "2048" in capsys.readouterr().err
 
 
 def test_an_empty_name_is_not_the_current_folder(bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
