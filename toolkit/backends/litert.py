@@ -21,6 +21,7 @@ from toolkit.backends.streams import StreamThreads
 from toolkit.cache import cache_directory, cache_root, check_free_disk, directory_bytes, write_error
 from toolkit.errors import BackendUnavailableError, EngineError, ToolkitError
 from toolkit.installed import installed_version
+from toolkit.limits import check_context_length, check_threads
 
 if TYPE_CHECKING:
     from toolkit.bundle import Bundle
@@ -68,6 +69,8 @@ class LiteRtBackend:
         return BackendFacts(_version(), ("CPU",), "XNNPACK kernels; this version opens LiteRT on the CPU only", Capabilities())
 
     def open_engine(self, bundle: Bundle, *, context_length: int, threads: int) -> LiteRtEngine:
+        check_threads(threads)
+        check_context_length(context_length, most=bundle.manifest.context_length)
         litert_lm = _import_engine()
         library = litert_lm.engine._get_lib()
         cache = cache_dir(bundle)

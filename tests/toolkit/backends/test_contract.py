@@ -162,8 +162,6 @@ def test_an_answer_ends_where_the_context_is_full(engine: Engine) -> None:
 def test_settings_out_of_range_never_reach_the_library(backend_name: str, tiny: Path, options: dict[str, int]) -> None:
     from toolkit.backends import load_backend
 
-    if backend_name == "litert":
-        pytest.skip("its settings are checked by the engine that opens it")
     with pytest.raises(UsageError):
         load_backend(backend_name).open_engine(Bundle.open(tiny), **{"context_length": 64, "threads": 1, **options})
 
