@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from tests.toolkit.backends.conftest import Oracle
 from tests.toolkit.backends.test_contract import streamed
+from tests.toolkit.isolated import is_alive, wait_until
 from toolkit.backends import llama_server
 from toolkit.backends.base import Sampling
 from toolkit.backends.gguf import BACKEND, GgufEngine, GgufSession
@@ -57,22 +57,6 @@ def inside(tiny_gguf: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[GgufE
     engine.close()
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def wait_for(is_so: Any) -> None:
-    """Until it is so; the bound guards against hanging."""
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_program_answers_like_the_oracle_and_is_gone_when_the_engine_is_closed(
     named_program: Path, tiny_gguf: Bundle, oracle: Oracle
 ) -> None:
@@ -84,7 +68,7 @@ def test_a_program_answers_like_the_oracle_and_is_gone_when_the_engine_is_closed
     assert engine.client._headers["Authorization"].split()[1] not in command, "everybody on the machine can read a command line"
     engine.close()
     engine.close()
-    wait_for(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "the end of the server")
     with pytest.raises(EngineError, match="does not answer"):
         engine.tokenize(PROMPT)
 
@@ -109,7 +93,7 @@ def test_a_program_that_never_gets_ready_is_ended(tiny_gguf: Bundle, tmp_path: P
     monkeypatch.setattr(llama_server, "_START_S", 3.0)
     with pytest.raises(EngineError, match="given 3 s"):
         BACKEND.open_engine(tiny_gguf, context_length=256, threads=1)
-    wait_for(lambda: not is_alive(int(told.read_text())))
+    wait_until(lambda: not is_alive(int(told.read_text())), "the end of the server")
 
 
 @pytest.mark.parametrize("is_program", [True, False])
@@ -159,7 +143,7 @@ def test_a_killed_app_leaves_no_server_behind(named_program: Path, tiny_gguf: Bu
     os.kill(host.pid, signal.SIGKILL)
     host.wait()
     host.stdout.close()
-    wait_for(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "the end of the server")
 
 
 @pytest.mark.parametrize("is_program", [True, False])
@@ -191,7 +175,7 @@ def test_a_server_that_dies_ends_the_answer_with_an_error(named_program: Path, t
             os.kill(engine._server.pid, signal.SIGKILL)  # type: ignore[attr-defined, arg-type]
 
     engine.session(Sampling(), max_tokens=500).start(PROMPT, sink=sink)
-    wait_for(lambda: events and not isinstance(events[-1], str))
+    wait_until(lambda: bool(events) and not isinstance(events[-1], str), "the end of the answer")
     assert events[-1].error
     engine.close()
 
