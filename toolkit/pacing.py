@@ -46,28 +46,28 @@ class Pacer:
         self.governor, self._held, self._meter = governor, held, meter
         self.held_s = 0.0
         self._changed = threading.Condition()
-        self._running: set[int] = set()
+        self._running: set[AnswerWatch] = set()
         self._is_held = False
         self._looked: Reading | None = None
         self._thread: threading.Thread | None = None
 
-    def enter(self, number: int) -> None:
-        """An answer begins; `number` is its own."""
+    def enter(self, answer: AnswerWatch) -> None:
+        """An answer begins."""
         with self._changed:
-            self._running.add(number)
+            self._running.add(answer)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="engine-pacer", daemon=True)
                 self._thread.start()
 
-    def leave(self, number: int) -> None:
+    def leave(self, answer: AnswerWatch) -> None:
         """An answer has ended, in whatever way; the last one lets the engine go."""
         with self._changed:
-            self._running.discard(number)
+            self._running.discard(answer)
             if not self._running:
                 self._set_held(False)
             self._changed.notify_all()
 
-    def gated(self, sink: Sink, number: int, is_over: Callable[[], bool]) -> Sink:
+    def gated(self, sink: Sink, answer: AnswerWatch, is_over: Callable[[], bool]) -> Sink:
         """A sink that keeps the engine's thread waiting while the engine is held: for engines of this process, which no signal stops.
 
         `is_over` says that the answer was cancelled: then whoever closes the engine waits for that thread.
@@ -76,7 +76,7 @@ class Pacer:
         def pass_on(event: StreamEvent) -> None:
             if not isinstance(event, StreamEnd):
                 with self._changed:
-                    while self._is_held and number in self._running and not is_over():
+                    while self._is_held and answer in self._running and not is_over():
                         self._changed.wait(_LOOK_S)
             sink(event)
 
@@ -143,15 +143,9 @@ class Pacer:
 class AnswerWatch:
     """What governor and meter saw while one answer ran."""
 
-    _n_made = 0
-    _making = threading.Lock()
-
     def __init__(self, pacer: Pacer | None, meter: EnergyMeter, *, is_isolated: bool = False) -> None:
         """`is_isolated`: the engine has a process of its own, which the pacer holds; else its text is held."""
         self._pacer, self._meter, self._is_isolated = pacer, meter, is_isolated
-        with AnswerWatch._making:
-            AnswerWatch._n_made += 1
-            self._number = AnswerWatch._n_made
         self._start: Mark = meter.mark()
         self._first: Mark | None = None
         self._end: Mark | None = None
@@ -161,11 +155,11 @@ class AnswerWatch:
         self.events: tuple[GovernorEvent, ...] = ()
         self.held_s = 0.0
         if pacer is not None:
-            pacer.enter(self._number)
+            pacer.enter(self)
 
     def gated(self, sink: Sink, is_over: Callable[[], bool]) -> Sink:
         """What the engine is given instead of `sink`."""
-        return sink if self._pacer is None or self._is_isolated else self._pacer.gated(sink, self._number, is_over)
+        return sink if self._pacer is None or self._is_isolated else self._pacer.gated(sink, self, is_over)
 
     def note_text(self) -> None:
         """Text came; the first time counts."""
@@ -178,7 +172,7 @@ class AnswerWatch:
             return
         self._end = self._meter.mark()
         if self._pacer is not None:
-            self._pacer.leave(self._number)
+            self._pacer.leave(self)
             self.events = self._pacer.governor.events_since(self._n_events)
             self.held_s = self._pacer.held_s - self._held_before_s
 
