@@ -19,6 +19,7 @@ from toolkit.manifest_reader import load_manifest
 from toolkit.units import format_bytes
 
 SPEECH_MODEL_TYPE = "whisper"
+SPEECH_TARGET = "litert"  # the one whose speech bundles `toolkit transcribe` opens
 _SETTLED_NS = 100_000_000  # a file changed this lately could change again without its mtime moving
 _AGAIN = "copy the bundle again from where it came from, or convert it again (convert SOURCE --to TARGET --force)"
 
@@ -75,11 +76,14 @@ class Bundle:
         Raises:
             UsageError: It writes down recordings.
         """
-        if self.manifest.spec.get("model_type") == SPEECH_MODEL_TYPE:
+        if self.is_speech:
+            way_out = f"toolkit transcribe {self.path} FILE"
+            if self.manifest.target != SPEECH_TARGET:
+                way_out = f"convert SOURCE --to {SPEECH_TARGET}, which toolkit transcribe opens"
             raise UsageError(
                 f"{self.name} is a speech model",
                 why="it takes a recording, no prompt",
-                fix=f"toolkit transcribe {self.path} FILE, or run a bundle of a language model",
+                fix=f"{way_out}, or run a bundle of a language model",
             )
 
     def check(self, *, full_check: bool = False, advance: Callable[[float], None] | None = None) -> None:
@@ -97,6 +101,11 @@ class Bundle:
     def name(self) -> str:
         """The folder's name, like `gemma-3-270m-litert-int8`."""
         return self.path.resolve().name
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether it writes down recordings instead of answering prompts."""
+        return self.manifest.spec.get("model_type") == SPEECH_MODEL_TYPE
 
     @property
     def entry_path(self) -> Path:

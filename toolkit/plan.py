@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from toolkit.backends import backend_for, load_backend
 from toolkit.budget import Budget
-from toolkit.bundle import Bundle
+from toolkit.bundle import SPEECH_TARGET, Bundle
 from toolkit.device.profile import Device
 from toolkit.engine_memory import engine_memory
 from toolkit.errors import BackendUnavailableError, BudgetError, ToolkitError, UsageError
@@ -187,6 +187,8 @@ def _backend_name(bundle: Bundle, work: _Work) -> str:
         )
     if (why := why_not(target, work.device)) is not None:
         raise BackendUnavailableError(why, fix="use a bundle for another target")
+    if bundle.is_speech and target != SPEECH_TARGET:
+        raise BackendUnavailableError(f"this version runs speech models for {SPEECH_TARGET} alone", fix="use a bundle for it")
     return work.backend or backend_for(target)
 
 

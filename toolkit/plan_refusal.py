@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from toolkit.bundle import Bundle
+from toolkit.bundle import SPEECH_TARGET, Bundle
 from toolkit.device.profile import Device
 from toolkit.errors import BackendUnavailableError, BudgetError
 from toolkit.memory import MemoryEstimate
@@ -108,7 +108,9 @@ def _recoded(estimate: MemoryEstimate, share: float) -> MemoryEstimate:
 
 def unrunnable(bundles: Sequence[Bundle], device: Device, rejected: Sequence[tuple[str, str]]) -> BackendUnavailableError:
     """The error for bundles none of which has an engine on the device."""
-    usable = [target for target in targets_for(device) if target not in {bundle.manifest.target for bundle in bundles}]
+    refused = {bundle.manifest.target for bundle in bundles}
+    is_speech = any(bundle.is_speech for bundle in bundles)
+    usable = [target for target in targets_for(device) if target not in refused and (target == SPEECH_TARGET or not is_speech)]
     way_out = f"convert the model for it: convert SOURCE --to {','.join(usable)}" if usable else "use another device"
     return BackendUnavailableError(
         f"none of these bundles runs on {device.name}", why="; ".join(f"{name}: {why}" for name, why in rejected), fix=way_out

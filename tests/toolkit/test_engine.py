@@ -31,12 +31,12 @@ def answer(engine: Engine, text: str = "check the pump", n_tokens: int = 24, **o
         return "".join(piece.text for piece in session.send(text, max_tokens=n_tokens))
 
 
-@pytest.mark.parametrize("target", ["litert", "onnx"])
-def test_a_speech_model_is_not_opened_for_prompts(tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(("target", "way_out"), [("litert", "toolkit transcribe"), ("onnx", "convert SOURCE --to litert")])
+def test_a_speech_model_is_not_opened_for_prompts(tmp_path: Path, target: str, way_out: str) -> None:
     bundle = small_bundle(tmp_path / "speech", target=target, spec={"model_type": "whisper"})
     with pytest.raises(UsageError) as caught:
         Engine.open(bundle)
-    assert caught.value.exit_code == 2 and f"toolkit transcribe {bundle} FILE" in caught.value.fix
+    assert caught.value.exit_code == 2 and caught.value.fix.startswith(way_out)
 
 
 def test_an_engine_opens_a_folder_or_a_checked_bundle_and_says_what_it_uses(chat_bundle: Path) -> None:

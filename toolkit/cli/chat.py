@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     sampling = checked_sampling(args)
     bundle = Bundle.unchecked(args.bundle)
+    bundle.require_prompts()
     if not bundle.manifest.chat:
         raise UsageError(
             f"{bundle.name} cannot chat",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.toolkit.small_manifest import small_bundle
 from toolkit.cli import main
 
 pytestmark = pytest.mark.usefixtures("module_cache")
@@ -34,6 +35,16 @@ def test_a_base_model_says_it_cannot_chat_in_three_lines(base_bundle: Path, caps
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "cannot chat" in lines[0] and "base model" in lines[1] and "toolkit run" in lines[2]
+
+
+@pytest.mark.parametrize(("target", "way_out"), [("litert", "toolkit transcribe"), ("onnx", "convert SOURCE --to litert")])
+def test_a_speech_model_is_called_one_and_not_a_base_model(
+    target: str, way_out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = small_bundle(tmp_path / "speech", target=target, chat=False, chat_template=None, spec={"model_type": "whisper"})
+    assert main(["chat", str(bundle)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and "speech model" in lines[0] and way_out in lines[2]
 
 
 def test_a_line_that_does_not_fit_ends_a_piped_chat_with_its_exit_code(

@@ -108,6 +108,14 @@ def test_a_job_that_fills_the_context_is_planned(bundle: Path, capsys: pytest.Ca
     assert "2048" in capsys.readouterr().err
 
 
+def test_a_speech_bundle_for_another_target_than_litert_runs_on_nothing_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for target, code in (("onnx", 5), ("litert", 0)):
+        bundle = small_bundle(tmp_path / target, target=target, spec={**SPEC, "model_type": "whisper"})
+        assert main(["plan", str(bundle), "--ram", "2GiB"]) == code
+    err = capsys.readouterr().err
+    assert "speech" in err and "convert SOURCE --to litert" in err and "," not in err.splitlines()[2] and len(err.splitlines()) == 3
+
+
 def test_an_empty_name_is_not_the_current_folder(bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bundle)
     assert main(["plan", ""]) == 2
