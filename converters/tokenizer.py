@@ -28,16 +28,22 @@ from toolkit.errors import FidelityError, FormatError
 _MAX_SPECIAL_TEXTS = 64  # the rest are Gemma's thousands of <unusedN>, which all behave alike
 
 
+def shortened(value: object) -> str:
+    """What two readers say differently, short enough for a line of an error."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 @dataclass(frozen=True)
 class Difference:
-    """A text that two tokenizers treat differently: ids, or what the ids say when decoded."""
+    """A text that two readers treat differently: ids, what the ids say when decoded, or what a template makes of it."""
 
     text: str
     expected: object
     got: object
 
     def __str__(self) -> str:
-        return f"{self.text[:60]!r}: expected {_short(self.expected)}, got {_short(self.got)}"
+        return f"{self.text[:60]!r}: expected {shortened(self.expected)}, got {shortened(self.got)}"
 
 
 @panics_explained()
@@ -208,8 +214,3 @@ def _plain_pieces(reference: Any) -> list[str]:
     size = reference.get_vocab_size(with_added_tokens=False)
     pieces = [reference.id_to_token(token_id) for token_id in range(0, size, max(1, size // 4096))]
     return [piece.replace(SPACE, " ") for piece in pieces if piece and not piece.startswith("<")]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -26,7 +26,7 @@ from converters.targets.gguf_write import write_gguf
 from converters.targets.llama_cpp import DISTRIBUTION, LlamaVocabulary
 from converters.template_source import confined, death_blamed_on_template
 from converters.template_texts import CONVERSATIONS
-from converters.tokenizer import reference_encodings, special_tokens
+from converters.tokenizer import Difference, reference_encodings, special_tokens
 from toolkit.errors import EngineError
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def _ask_template(probe: Path, plain: Path) -> dict[str, Any]:
 
 
 def _differences(compared: Sequence[tuple[str, Any, Any]]) -> Differences:
-    different = [f"{question[:60]!r}: expected {_short(wanted)}, got {_short(got)}" for question, wanted, got in compared if wanted != got]
-    return Differences(len(compared), len(different), different[0] if different else "")
+    different = [Difference(question, wanted, got) for question, wanted, got in compared if wanted != got]
+    return Differences(len(compared), len(different), str(different[0]) if different else "")
 
 
 def _rendered_differences(expected: Sequence[str | None], rendered: Sequence[str | None], bos: str) -> Differences:
@@ -119,11 +119,6 @@ def _rendered_differences(expected: Sequence[str | None], rendered: Sequence[str
     wanted = [None if text is None else text.removeprefix(bos) for text in expected]
     questions = [str(messages[-1]["content"]) for messages in CONVERSATIONS]
     return _differences(list(zip(questions, wanted, rendered, strict=True)))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def write_probe(path: Path, vocabulary: Mapping[str, Any], chat_template: str | None) -> None:

@@ -27,7 +27,7 @@ from converters.template_source import (
     unless_refused,
 )
 from converters.template_texts import CONVERSATIONS, Message
-from converters.tokenizer import reference_encodings
+from converters.tokenizer import Difference, reference_encodings, shortened
 from toolkit.errors import FidelityError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _prove_template(checkpoint: Checkpoint, folder: Path, expected: Sequence[str
         rendered = run_in_child(f"{__name__}:render", arguments, what="ask mlx_lm for the chat template", timeout_s=TIMEOUT_S)["rendered"]
     for number, (wanted, found) in enumerate(zip(expected, rendered, strict=True), start=1):
         if wanted != found:
-            why = f"conversation {number}: {_short(wanted)} became {_short(found)}"
+            why = f"conversation {number}: {shortened(wanted)} became {shortened(found)}"
             raise _differs(checkpoint, "renders the chat template differently", why)
 
 
@@ -128,15 +128,10 @@ def _text_difference(reference: Any, tokenizer: Any, text: str, ids: list[int]) 
     for adds, wanted in ((True, reference.encode(text).ids), (False, ids)):
         found = list(tokenizer.encode(text, add_special_tokens=adds))
         if wanted != found:
-            return f"{text[:60]!r}: expected {_short(wanted)}, got {_short(found)}"
+            return str(Difference(text, wanted, found))
     said, back = reference.decode(ids, skip_special_tokens=False), tokenizer.decode(ids)
-    return "" if said == back else f"{text[:60]!r} decoded: expected {_short(said)}, got {_short(back)}"
+    return "" if said == back else f"{text[:60]!r} decoded: expected {shortened(said)}, got {shortened(back)}"
 
 
 def _rendered(tokenizer: Any, messages: Sequence[Message]) -> str:
     return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -20,7 +20,7 @@ from converters.targets import other_targets
 from converters.targets.onnx_tokenizer import WrittenTokenizer, ways_to_write
 from converters.template_source import confined, death_blamed_on_template, expected_conversations
 from converters.template_texts import CONVERSATIONS, Message
-from converters.tokenizer import reference_encodings
+from converters.tokenizer import Difference, reference_encodings, shortened
 from toolkit.errors import FidelityError
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ def _token_difference(tokenizer: Any, reference: Any, texts: Sequence[str]) -> s
     for text in texts:
         wanted, got = reference.encode(text, add_special_tokens=False).ids, [int(token_id) for token_id in tokenizer.encode(text)]
         if wanted != got:
-            different.append(f"{text[:60]!r}: expected {_short(wanted)}, got {_short(got)}")
+            different.append(str(Difference(text, wanted, got)))
             continue
         stream = tokenizer.create_stream()
         shown, said = "".join(stream.decode(token_id) for token_id in wanted), reference.decode(wanted, skip_special_tokens=True)
         if shown != said:
-            different.append(f"{text[:60]!r}: its ids say {_short(said)}, the runtime shows {_short(shown)}")
+            different.append(f"{text[:60]!r}: its ids say {shortened(said)}, the runtime shows {shortened(shown)}")
     return f"{len(different)} of {len(texts)} texts differ, first {different[0]}" if different else ""
 
 
@@ -166,7 +166,7 @@ def _text_difference(tokenizer: Any, reference: Any, expected: Sequence[str | No
             # The template is the whole prompt: a BOS it does not write is none, and one it writes must not come twice.
             ids, asked = [int(token_id) for token_id in tokenizer.encode(wanted)], reference.encode(wanted, add_special_tokens=False).ids
             if ids != asked:
-                different.append(f"number {index + 1}, tokenized: expected {_short(asked)}, got {_short(ids)}")
+                different.append(f"number {index + 1}, tokenized: expected {shortened(asked)}, got {shortened(ids)}")
     return f"{len(different)} of {len(expected)} conversations differ; {different[0]}" if different else ""
 
 
@@ -189,8 +189,3 @@ def _around(text: str | None, other: str | None) -> str:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
