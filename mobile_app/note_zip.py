@@ -7,10 +7,10 @@ audio/NOTE_ID/*.pcm      sound, as `audio_segments` keeps it
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,11 @@ from toolkit.json_depth import check_json_depth
 SCHEMA_VERSION = 1
 INDEX = "notes.json"
 MAX_INDEX_BYTES, MAX_NOTES, MAX_TEXT = 256 * 2**20, 100_000, 1000
+_LATEST = 1e11  # the year 5138; NaN is in no range
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What zipfile raises for a zip that is no export of ours. KeyError: an entry is not there. RuntimeError: it is encrypted, and as
+# NotImplementedError: of a newer version or kind than Python unpacks. ValueError is also ours, for what is in it.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError)
 _FIX = "give a zip that this app exported"
 
 
@@ -69,10 +74,12 @@ def import_notes(store: NoteStore, path: Path) -> int:
         raise UsageError(f"there is no file {path}", why=no_file_why(path), fix=_FIX)
     try:
         with zipfile.ZipFile(path) as archive:
+            if odd := next((entry for entry in archive.infolist() if entry.compress_type not in _METHODS), None):
+                raise ValueError(f"{odd.filename} is packed by method {odd.compress_type}, which no export is")
             notes = _index(archive)
             known = {note.id for note in store.notes()}
             return sum(_import_one(store, archive, note) for note in notes if note.id not in known)
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError, RecursionError, NotImplementedError, RuntimeError) as error:
+    except _DAMAGED as error:
         raise FormatError(f"{path.name} is no export of notes", why=str(error)[:200], fix=_FIX) from error
     except OSError as error:
         fix = "free some space and try again"
@@ -103,10 +110,10 @@ def _note(table: Any) -> StoredNote:
     if not isinstance(table, dict) or set(table) != set(StoredNote.__dataclass_fields__):
         raise ValueError("a note has other fields than ours")
     note = StoredNote(**{**table, "state": NoteState(table["state"]), "n_attempts": 0})
-    texts = (note.title, note.template, note.language or "")
+    texts = (note.title, note.template, "" if note.language is None else note.language)
     if not (isinstance(note.id, str) and is_note_id(note.id)) or not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in texts):
         raise ValueError("a note's id or title is not one of ours")
-    if not isinstance(note.created_at, (int, float)) or not math.isfinite(note.created_at) or note.state is NoteState.DELETED:
+    if not isinstance(note.created_at, (int, float)) or not 0 <= note.created_at <= _LATEST or note.state is NoteState.DELETED:
         raise ValueError("a note's time or state is not one of ours")
     if not all(part is None or isinstance(part, dict) for part in (note.transcript, note.report)):
         raise ValueError("a note's transcript or report is no object")

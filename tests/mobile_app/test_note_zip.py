@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import zipfile
 from collections.abc import Callable
@@ -69,7 +70,12 @@ def changed(exported: Path, path: Path, change: Callable[[dict[str, Any]], None]
         lambda index: index["notes"][0].update(state="flying"),
         lambda index: index["notes"][0].update(state="deleted"),
         lambda index: index["notes"][0].update(created_at="today"),
+        lambda index: index["notes"][0].update(created_at=10**400),
+        lambda index: index["notes"][0].update(created_at=10**30),
+        lambda index: index["notes"][0].update(created_at=math.nan),
         lambda index: index["notes"][0].update(title="x" * 5000),
+        lambda index: index["notes"][0].update(language=[]),
+        lambda index: index["notes"][0].update(state=[]),
         lambda index: index["notes"][0].update(transcript=[1]),
         lambda index: index["notes"][0].update(more=1),
         lambda index: index["notes"][0].pop("title"),
@@ -110,6 +116,27 @@ def test_a_damaged_zip_is_refused(exported: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="it is a folder"):
             import_notes(store, tmp_path)
         assert not [path for path in (tmp_path / "new" / "audio").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_index_is_refused_however_it_is_packed(exported: Path, tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(exported) as old, zipfile.ZipFile(tmp_path / "packed.zip", "w", method) as new:
+        new.writestr("notes.json", old.read("notes.json"))
+    raw = bytearray((tmp_path / "packed.zip").read_bytes())
+    raw[60:100] = bytes(40)
+    (tmp_path / "packed.zip").write_bytes(raw)
+    with NoteStore(tmp_path / "new") as store, pytest.raises(FormatError, match="no export of notes"):
+        import_notes(store, tmp_path / "packed.zip")
+
+
+@pytest.mark.parametrize(("field", "value"), [(6, 255), (8, 1), (10, 99)], ids=["version", "encrypted", "compression"])
+def test_a_zip_of_a_kind_that_cannot_be_unpacked_is_refused(exported: Path, tmp_path: Path, field: int, value: int) -> None:
+    raw = bytearray(exported.read_bytes())
+    at = raw.rindex(b"PK\x01\x02")  # the entry of notes.json, the last one
+    raw[at + field] = value
+    (tmp_path / "odd.zip").write_bytes(raw)
+    with NoteStore(tmp_path / "new") as store, pytest.raises(FormatError, match="no export of notes"):
+        import_notes(store, tmp_path / "odd.zip")
 
 
 def test_a_full_disk_ends_an_export_and_an_import_as_it_ends_a_report(
