@@ -38,7 +38,7 @@ def check_expected_tokens(expected_tokens: int, *, most: int | None = None) -> N
         raise UsageError(
             f"a job of {expected_tokens} tokens does not fit",
             why=f"the context holds {most}",
-            fix=f"use --tokens {most} or less, or convert the model again with a larger --context",
+            fix=f"use --tokens {most} or less, or a larger --context, as far as the bundle was converted for",
         )
 
 

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     bundles = [Bundle.unchecked(name) for name in args.bundles]
     if args.tokens is not None:  # an engine may guess too many and be given fewer; here they are what is asked
         for bundle in bundles:
-            check_expected_tokens(args.tokens, most=min(bundle.manifest.context_length, args.context or bundle.manifest.context_length))
+            lengths = (bundle.manifest.context_length, args.context)
+            check_expected_tokens(args.tokens, most=min(length for length in lengths if length is not None and length > 0))
     try:
         plan = make_plan(
             bundles,
