@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.bench_prompt import MEASURED, WARM_UP, make_prompt
 from toolkit.bench_summary import interleaved
 from toolkit.bundle import Bundle
-from toolkit.device.busy import busy_text, is_busy, measure_busy_share
+from toolkit.device.busy import busy_text, is_busy
 from toolkit.engine import Engine
 from toolkit.errors import ToolkitError
 from toolkit.helper_processes import status_bytes
@@ -76,7 +76,7 @@ def measure_sides(sides: list[Side], job: BenchJob, *, say: Callable[[str], None
 
     Args:
         say: Told after each measurement.
-        probe_busy: See `measure_busy_share`.
+        probe_busy: Asked before each measurement, like `measure_busy_share`.
 
     Raises:
         ToolkitError: Two sides were to be compared and the machine is busy with something else.
@@ -212,11 +212,6 @@ def _labels(bundle: Bundle, backend: str | None) -> Iterator[str]:
     while True:
         yield f"{bundle.name} #{number}"
         number += 1
-
-
-def probe_busy() -> float | None:
-    """What `measure_sides` is given outside of tests."""
-    return measure_busy_share()
 
 
 def governor_events(rounds: list[Round]) -> list[dict[str, Any]]:

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from toolkit.backends import load_backend
-from toolkit.bench import BenchJob, make_sides, measure_sides, probe_busy
+from toolkit.bench import BenchJob, make_sides, measure_sides
 from toolkit.bench_plot import check_plot, draw
 from toolkit.bench_record import BenchRecord
 from toolkit.bundle import Bundle
 from toolkit.cli.bench_table import table
 from toolkit.cli.interrupt import Interruptible, leave
 from toolkit.cli.output import INTERRUPTED, print_interrupted, print_json
+from toolkit.device.busy import measure_busy_share
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.limits import check_context_length, check_threads
 
@@ -125,7 +126,7 @@ def _fewer(context_length: int) -> str:
 def _measure(args: argparse.Namespace, record: BenchRecord, interruptible: Interruptible) -> int:
     failure: ToolkitError | None = None
     try:
-        measure_sides(record.sides, record.job, say=_say, probe_busy=probe_busy)
+        measure_sides(record.sides, record.job, say=_say, probe_busy=measure_busy_share)
     except ToolkitError as error:
         if not record.has_rounds:
             raise

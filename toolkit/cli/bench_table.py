@@ -37,7 +37,7 @@ def table(record: BenchRecord) -> str:
     for side in record.sides[1:]:
         if side.rounds and record.sides[0].rounds:
             lines += ["", *_ratios(record, side)]
-    lines += [""] + record.notes() if record.notes() else []
+    lines += ["", *notes] if (notes := record.notes()) else []
     if not record.is_complete:
         counts = ", ".join(f"{len(side.rounds)} of {side.label}" for side in record.sides)
         lines.append(f"ended early: {counts}, of {job.rounds} rounds each")

@@ -47,7 +47,7 @@ def is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_busy(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
     """What the machine is busy with at each look; the last one from then on."""
     left = list(shares)
-    monkeypatch.setattr("toolkit.cli.bench.probe_busy", lambda: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr("toolkit.cli.bench.measure_busy_share", lambda: left.pop(0) if len(left) > 1 else left[0])
 
 
 def test_json_holds_the_documented_fields_of_a_real_bundle(chat_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
