@@ -10,6 +10,7 @@ import pytest
 from tests.tiny_bundle import CONTEXT_LENGTH, can_export, tiny_bundle, tiny_model
 from tests.toolkit.fake_backend import END_ID, FakeBackend
 from tests.toolkit.small_manifest import small_bundle
+from tests.toolkit.clock import Clock
 from toolkit.bundle import Bundle
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.engine import Engine
@@ -78,3 +79,9 @@ def fake_engine(backend: FakeBackend, fake_bundle: Bundle) -> Iterator[Engine]:
     """An engine of the fake backend with a fixed context."""
     with Engine.open(fake_bundle, context_length=1000) as engine:
         yield engine
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Seconds of the test's own."""
+    return Clock()

@@ -6,23 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.toolkit.clock import Clock
 from tests.toolkit.machine_root import machine_root
 from tests.toolkit.power.test_rapl import set_energy, zone
 from toolkit.energy import Energy, EnergyMeter, MeterKind, energy_between
 from toolkit.power.rapl import RaplCounter
 from toolkit.power.reading import Reading
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def looks(meter: EnergyMeter, clock: Clock, *watts: float | None, every_s: float = 1.0) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.toolkit.clock import Clock
 from tests.toolkit.isolated import wait_until
 from toolkit.power.android import AndroidReader
 from toolkit.power.reading import Reading
@@ -119,18 +120,6 @@ def test_what_one_service_refuses_costs_nothing_else() -> None:
 @pytest.mark.parametrize("status", [-1, 7, True])
 def test_a_status_off_the_scale_is_unknown(status: int) -> None:
     assert read(getCurrentThermalStatus=status).thermal_status is None
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def test_headroom_is_asked_at_most_once_a_second(clock: Clock) -> None:
