@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -107,31 +108,22 @@ def _number(text: str, column: str, where: str) -> float:
 class TraceReader:
     """Stands in for the device: tells the trace's last row that is not later than now. Before the first it tells nothing."""
 
-    def __init__(self, trace: Trace, clock: Callable[[], float] = time.monotonic) -> None:
-        """The trace's second 0 is the first time it is asked."""
-        self._trace, self._clock = trace, clock
-        self._began: float | None = None
+    def __init__(self, trace: Trace, clock: Callable[[], float] = time.monotonic, *, began: float | None = None) -> None:
+        """`began` is the clock's time at the trace's second 0; None: when it is first asked."""
+        self._clock, self._began = clock, began
+        self._times, self._readings = [at_s for at_s, _ in trace], [reading for _, reading in trace]
 
     def __call__(self) -> Reading:
         now = self._clock()
         self._began = now if self._began is None else self._began
-        told = [reading for at_s, reading in self._trace if at_s <= now - self._began]
-        return told[-1] if told else Reading()
+        n_told = bisect_right(self._times, now - self._began)
+        return self._readings[n_told - 1] if n_told else Reading()
 
 
 def replay(trace: Trace, policy: GovernorPolicy | None = None) -> tuple[GovernorEvent, ...]:
     """Every change a governor makes on a trace, looked at each second and until a minute behind its end."""
-    first, last = trace[0][0], trace[-1][0]
-    now = first
-    position = 0
-
-    def read() -> Reading:
-        nonlocal position
-        while position + 1 < len(trace) and trace[position + 1][0] <= now:
-            position += 1
-        return trace[position][1]
-
-    governor = Governor(policy, read, clock=lambda: now, wall_clock=lambda: now)
+    now, last = trace[0][0], trace[-1][0]
+    governor = Governor(policy, TraceReader(trace, lambda: now, began=0.0), clock=lambda: now, wall_clock=lambda: now)
     while now <= last + 60:
         governor.poll()
         now += POLL_S
