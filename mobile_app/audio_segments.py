@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from mobile_app.whole_file import sync_folder, whole_file
 from toolkit.cache import FULL_ERRNOS
 from toolkit.errors import BudgetError, ToolkitError, UsageError
 
@@ -33,7 +34,7 @@ class SegmentWriter:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
             found = segment_files(folder)
             self._index = int(found[-1].stem) + 1 if found else 0
             self._file, self._n_bytes = self._next_file(), 0
@@ -92,7 +93,7 @@ class SegmentWriter:
 
     def _next_file(self) -> int:
         file = os.open(self._folder / f"{self._index:06d}.pcm", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         return file
 
 
@@ -118,32 +119,16 @@ def read_blocks(folder: Path) -> Iterator[bytes]:
 
 def write_wav(folder: Path, path: Path) -> float:
     """The recording as one WAV file, moved into place whole; returns its seconds."""
-    work = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with wave.open(str(work), "wb") as stream:
+        with whole_file(path) as work, wave.open(str(work), "wb") as stream:
             stream.setnchannels(1)
             stream.setsampwidth(SAMPLE_BYTES)
             stream.setframerate(RATE)
             for block in read_blocks(folder):
                 stream.writeframes(block)
-        os.replace(work, path)
     except OSError as error:
         raise _unwritable(path.parent, error, recorded_seconds(folder)) from error
-    finally:
-        work.unlink(missing_ok=True)
     return recorded_seconds(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk, where the system opens folders."""
-    try:
-        place = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(place)
-    finally:
-        os.close(place)
 
 
 def _unwritable(folder: Path, error: OSError, seconds: float) -> ToolkitError:

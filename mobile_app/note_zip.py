@@ -19,6 +19,7 @@ from typing import Any
 from mobile_app.audio_segments import segment_files
 from mobile_app.messages import no_file_why
 from mobile_app.store import IMPORTING, NoteState, NoteStore, StoredNote, is_note_id
+from mobile_app.whole_file import sync_file, whole_file
 from toolkit.cache import FULL_ERRNOS
 from toolkit.errors import BudgetError, FormatError, ToolkitError, UsageError
 from toolkit.json_depth import check_json_depth
@@ -43,22 +44,16 @@ def export_notes(store: NoteStore, path: Path, note_ids: Sequence[str] | None = 
         ToolkitError: The zip cannot be written.
     """
     notes = store.notes() if note_ids is None else [store.note(note_id) for note_id in note_ids]
-    work = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with zipfile.ZipFile(work, "w", zipfile.ZIP_STORED) as archive:
+        with whole_file(path) as work, zipfile.ZipFile(work, "w", zipfile.ZIP_STORED) as archive:
             for note in notes:
                 for file in segment_files(store.audio(note.id)):
                     archive.write(file, f"audio/{note.id}/{file.name}")
             index = {"schema_version": SCHEMA_VERSION, "notes": [asdict(note) for note in notes]}
             archive.writestr(INDEX, json.dumps(index, ensure_ascii=False, allow_nan=False), zipfile.ZIP_DEFLATED)
-        with work.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(work, path)
     except OSError as error:
         fix = "free some space, or choose another place"
         raise _kind(error)(f"{path} cannot be written", why=error.strerror or str(error), fix=fix) from error
-    finally:
-        work.unlink(missing_ok=True)
     return len(notes)
 
 
@@ -131,8 +126,7 @@ def _import_one(store: NoteStore, archive: zipfile.ZipFile, note: StoredNote) ->
             if folder == f"audio/{note.id}" and name.endswith(".pcm") and name.removesuffix(".pcm").isascii() and name[:-4].isdigit():
                 with archive.open(information) as source, (work / name).open("xb") as stream:
                     shutil.copyfileobj(source, stream)
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                sync_file(work / name)
         place = store.audio(note.id)
         if place.exists():
             raise ValueError(f"there is sound of note {note.id} without a note; open the app again, then import")

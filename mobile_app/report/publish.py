@@ -6,7 +6,6 @@ OUT/.writing.<pid>/                                        work of a live proces
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 from mobile_app.report.document import Note, as_json
 from mobile_app.report.html import write_html
 from mobile_app.report.markdown import write_markdown
+from mobile_app.whole_file import sync_file, sync_folder
 from toolkit.cache import FULL_ERRNOS
 from toolkit.errors import BudgetError, ToolkitError, UsageError
 from toolkit.json_depth import check_json_depth
@@ -115,25 +115,14 @@ def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
     work.mkdir()
     try:
         for name, content in files.items():
-            with (work / name).open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
+            (work / name).write_bytes(content)
+            sync_file(work / name)
         (folder / REPORT).unlink(missing_ok=True)
         for name in (*FILES, REPORT):
             os.replace(work / name, folder / name)
-        _sync(folder)
+        sync_folder(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # Windows opens no folders
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
 
 
 def _is_alive(pid: str) -> bool:
