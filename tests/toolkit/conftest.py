@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_bundle import CONTEXT_LENGTH, can_export, tiny_bundle, tiny_model
+from tests.toolkit.clock import Clock
 from tests.toolkit.fake_backend import END_ID, FakeBackend
 from tests.toolkit.small_manifest import small_bundle
-from tests.toolkit.clock import Clock
 from toolkit.bundle import Bundle
 from toolkit.cache import CACHE_VARIABLE
 from toolkit.engine import Engine
