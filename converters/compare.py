@@ -82,7 +82,7 @@ def _checkpoint_of(bundle: Bundle) -> Checkpoint:
 
 
 def _refuse_speech(bundle: Bundle) -> None:
-    if bundle.manifest.spec.get("model_type") == "whisper":
+    if bundle.is_speech:
         raise UsageError(
             f"{bundle.name} cannot be compared with another bundle",
             why="it answers to sound; bundles are compared on texts",

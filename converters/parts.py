@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from converters.resources import FreeMemory, free_memory, hard_limit
 from converters.targets import load_target
+from toolkit.bundle import SPEECH_MODEL_TYPE
 from toolkit.manifest import Fidelity
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _reference_bytes(checkpoint: Checkpoint) -> int:
     """What the checkpoint's answers take on disk: float32 logits of every verification token, or of what recordings say."""
     from converters.verify import N_TOKENS
 
-    if checkpoint.spec.model_type == "whisper":
+    if checkpoint.spec.model_type == SPEECH_MODEL_TYPE:
         from converters.verify_speech import speech_reference_bytes
 
         return speech_reference_bytes(cast("WhisperSpec", checkpoint.spec))

@@ -23,8 +23,9 @@ from converters.recipe import Recipe, load_recipe
 from converters.request import BundleReport, ConvertRequest, ConvertResult
 from converters.resources import check_disk, choose_memory_path
 from converters.stages import WorkFolder
-from converters.targets import SPEECH_MODEL_TYPE, suited
+from converters.targets import suited
 from converters.targets.base import ConvertOptions, Estimate
+from toolkit.bundle import SPEECH_MODEL_TYPE
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.units import format_bytes
 

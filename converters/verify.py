@@ -22,6 +22,7 @@ from converters.measure import measure_in_child
 from converters.reference import N_GREEDY_TOKENS, Reference, open_reference
 from converters.speech_reference import SpeechReference
 from converters.verify_speech import measure_speech, speech_reference
+from toolkit.bundle import SPEECH_MODEL_TYPE
 from toolkit.errors import FormatError
 from toolkit.manifest import Fidelity
 
@@ -46,7 +47,7 @@ def reference(checkpoint: Checkpoint, hf_dir: Callable[[], Path], cache: Path) -
     Raises:
         ToolkitError: transformers cannot run the checkpoint.
     """
-    if checkpoint.spec.model_type == "whisper":
+    if checkpoint.spec.model_type == SPEECH_MODEL_TYPE:
         return speech_reference(cast("SpeechCheckpoint", checkpoint), hf_dir, cache)
     from converters.corpus import documents, windows
 

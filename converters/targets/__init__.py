@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from toolkit.bundle import SPEECH_MODEL_TYPE
 from toolkit.errors import BackendUnavailableError, UnsupportedModelError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ TARGETS: dict[str, str] = {
     "onnx": "converters.targets.onnx",
 }
 
-SPEECH_MODEL_TYPE = "whisper"
 # targets that also take a speech model, each with a module of its own; the name of the target stays the same
 SPEECH_TARGETS: dict[str, str] = {
     "litert": "converters.targets.litert_whisper",
