@@ -138,14 +138,7 @@ class Checkpoint:
             BudgetError: The disk is full.
             ToolkitError: The directory cannot be written, or float16 would overflow.
         """
-        directory = Path(directory)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            write_safetensors(directory / "model.safetensors", self.tensors, dtype, on_tensor)
-            for name, content in self.small_files(dtype).items():
-                (directory / name).write_bytes(content)
-        except OSError as error:
-            raise write_error(directory, error) from error
+        write_hf_directory(directory, self.tensors, dtype, self.small_files(dtype), on_tensor)
 
     def small_files(self, dtype: WeightDtype) -> dict[str, bytes]:
         """What `write_hf` writes beside the weights: file name to content, config.json last."""
@@ -154,15 +147,33 @@ class Checkpoint:
             files["tokenizer.json"] = self.tokenizer.tokenizer_json
         if self.tokenizer.sentencepiece_model is not None:
             files["tokenizer.model"] = self.tokenizer.sentencepiece_model
-        files["tokenizer_config.json"] = _json(self.tokenizer.config)
+        files["tokenizer_config.json"] = as_json(self.tokenizer.config)
         if self.chat_template is not None:
             files["chat_template.jinja"] = self.chat_template.encode()
         ids = {"bos_token_id": spec.bos_token_id, "eos_token_id": list(spec.eos_token_ids) or None, "pad_token_id": spec.pad_token_id}
-        files["generation_config.json"] = _json({key: value for key, value in ids.items() if value is not None})
+        files["generation_config.json"] = as_json({key: value for key, value in ids.items() if value is not None})
         config = family_of(spec.model_type).config_from_spec(spec)
-        files["config.json"] = _json(config | {"dtype": dtype, "torch_dtype": dtype})
+        files["config.json"] = as_json(config | {"dtype": dtype, "torch_dtype": dtype})
         return files
 
 
-def _json(data: dict[str, Any]) -> bytes:
+def write_hf_directory(
+    directory: Path,
+    tensors: TensorSource,
+    dtype: WeightDtype,
+    small_files: Mapping[str, bytes],
+    on_tensor: Callable[[str], None] | None,
+) -> None:
+    """Write weights, then the small files in their order; see `Checkpoint.write_hf`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_safetensors(directory / "model.safetensors", tensors, dtype, on_tensor)
+        for name, content in small_files.items():
+            (directory / name).write_bytes(content)
+    except OSError as error:
+        raise write_error(directory, error) from error
+
+
+def as_json(data: dict[str, Any]) -> bytes:
+    """The text of a small file."""
     return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()

@@ -5,17 +5,14 @@ It offers the pipeline what a `Checkpoint` does (name, hashes, licence, tensors,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from converters.architectures.whisper import config_from_spec, generation_config_from_spec, preprocessor_config
-from converters.checkpoint import QuantizationInfo, TensorSource
-from converters.safetensors_writer import WeightDtype, write_safetensors
+from converters.checkpoint import QuantizationInfo, TensorSource, as_json, write_hf_directory
+from converters.safetensors_writer import WeightDtype
 from converters.whisper_spec import WhisperSpec
-from toolkit.cache import write_error
 from toolkit.manifest import LicenseRecord, SourceRecord
 
 
@@ -51,21 +48,14 @@ class SpeechCheckpoint:
             BudgetError: The disk is full.
             ToolkitError: The directory cannot be written, or float16 would overflow.
         """
-        directory = Path(directory)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            write_safetensors(directory / "model.safetensors", self.tensors, dtype, on_tensor)
-            (directory / "tokenizer.json").write_bytes(self.tokenizer_json)
-            for name, data in self._small_files(dtype).items():
-                (directory / name).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise write_error(directory, error) from error
+        write_hf_directory(directory, self.tensors, dtype, self._small_files(dtype), on_tensor)
 
-    def _small_files(self, dtype: WeightDtype) -> dict[str, dict[str, Any]]:
-        """File name to JSON data, config.json last."""
-        return {
+    def _small_files(self, dtype: WeightDtype) -> dict[str, bytes]:
+        """File name to content, config.json last."""
+        made = {
             "tokenizer_config.json": {"tokenizer_class": "WhisperTokenizer", "model_max_length": 1024},
             "preprocessor_config.json": preprocessor_config(self.spec),
             "generation_config.json": generation_config_from_spec(self.spec),
             "config.json": config_from_spec(self.spec) | {"dtype": dtype, "torch_dtype": dtype},
         }
+        return {"tokenizer.json": self.tokenizer_json, **{name: as_json(data) for name, data in made.items()}}
