@@ -87,18 +87,23 @@ def _under_limit(root: Path, limit_name: str, used_field: str, limited_by: str) 
 def group_limits(root: Path = ROOT) -> list[FreeMemory]:
     """What each memory control group of this process, version 1 or 2, and each of its parents still allows.
 
-    A group allows its limit minus its working set: usage without the page cache it would give back first.
+    A group allows its limit minus its working set.
     """
-    limits = []
+    return [
+        FreeMemory(max(0, limit - held), f"the control group's memory limit of {format_bytes(limit)}")
+        for limit, held in group_working_sets(root)
+    ]
+
+
+def group_working_sets(root: Path = ROOT) -> Iterator[tuple[int, int]]:
+    """(limit, working set) in bytes of each of these groups that has a limit: usage without the page cache it would give back first."""
     for folder, is_v2 in group_folders(root):
-        limit = _number(folder / ("memory.max" if is_v2 else "memory.limit_in_bytes"))
-        usage = _number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes"))
+        limit = read_number(folder / ("memory.max" if is_v2 else "memory.limit_in_bytes"))
+        usage = read_number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes"))
         if limit is None or usage is None or limit >= _UNLIMITED:
             continue
         reclaimable = read_counter(folder / "memory.stat", "inactive_file" if is_v2 else "total_inactive_file") or 0
-        free = max(0, limit - max(0, usage - reclaimable))
-        limits.append(FreeMemory(free, f"the control group's memory limit of {format_bytes(limit)}"))
-    return limits
+        yield limit, max(0, usage - reclaimable)
 
 
 def group_folders(root: Path = ROOT, controller: str = "memory") -> list[tuple[Path, bool]]:
@@ -176,6 +181,7 @@ def _sizes(path: Path) -> Iterator[tuple[str, int]]:
             yield name, int(words[0]) * 1024
 
 
-def _number(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
+    """The number in a file of one line; None for anything else, or one that is longer than a 64-bit one."""
     text = "".join(read_lines(path)[:1]).strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() and len(text) <= 20 else None
