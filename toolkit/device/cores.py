@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.free_memory import ROOT, group_folders, read_lines
+from toolkit.free_memory import ROOT, group_folders, read_lines, read_number
 
 BIG_BY_CAPACITY = 0.6  # of the strongest core's cpu_capacity: takes prime and middle cores of phones, leaves the small ones
 BIG_BY_FREQUENCY = 0.8  # of the fastest core's clock, where no capacity is told: same-speed cores differ by their boost only
@@ -91,15 +91,10 @@ def _core_of(root: Path, cpu: int) -> object:
 def _strengths(root: Path, cpus: list[int]) -> dict[int, float]:
     """Each CPU's strength over what makes a big core: 1.0 and more is big."""
     for name, share in (("cpu_capacity", BIG_BY_CAPACITY), ("cpufreq/cpuinfo_max_freq", BIG_BY_FREQUENCY)):
-        told = {cpu: _number(root / f"sys/devices/system/cpu/cpu{cpu}/{name}") for cpu in cpus}
+        told = {cpu: read_number(root / f"sys/devices/system/cpu/cpu{cpu}/{name}") for cpu in cpus}
         if known := [value for value in told.values() if value]:
             return {cpu: (value or max(known)) / (share * max(known)) for cpu, value in told.items()}
     return dict.fromkeys(cpus, 1.0)
-
-
-def _number(path: Path) -> int | None:
-    text = "".join(read_lines(path)[:1]).strip()
-    return int(text) if text.isdecimal() else None
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
