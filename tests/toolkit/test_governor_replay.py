@@ -32,6 +32,11 @@ def test_the_table_of_the_package_on_a_walk_in_the_sun(tmp_path: Path) -> None:
     assert events[1].why == "thermal status 3, at least 3"
 
 
+def test_a_trace_that_begins_later_keeps_its_own_seconds(tmp_path: Path) -> None:
+    events = replay(read_trace(written(tmp_path, "time_s,thermal_status\n100,0\n110,4\n")))
+    assert [(event.at_s, event.state.value) for event in events] == [(110.0, "stop")]
+
+
 def test_the_command_prints_each_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(written(tmp_path, HOT))]) == 0
     out = capsys.readouterr().out
