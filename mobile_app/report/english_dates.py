@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import date
 
 from mobile_app.report.calendar_rules import WEEKDAYS, clock, day_of, in_days, month_end, weekday_after
+from mobile_app.report.date_rules import read_dates, read_digits, read_iso, rules
 from mobile_app.report.english_numerals import ONES, TENS, english_numbers
 from mobile_app.report.evidence import Fact, FactKind, Span
-from mobile_app.report.span_set import SpanSet
 
 _MONTHS = "january february march april may june july august september october november december".split()
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth".split()
@@ -33,8 +32,6 @@ _MINUTES = (
 )
 _DAYTIMES = {"noon": "12:00", "midday": "12:00", "midnight": "00:00"}
 
-Reader = Callable[[re.Match[str], date | None], str | None]
-
 
 def _number(words: str) -> int:
     words = words.lower()
@@ -56,10 +53,6 @@ def _read_day(match: re.Match[str], recorded_on: date | None) -> str | None:
     year = match["year"]
     known = None if year is None else int(year) if year.isdigit() else 2000 + 20 + _number(re.split("[ -]", year)[-1])
     return day_of(known, month, _day(match["day"]), recorded_on)
-
-
-def _read_iso(match: re.Match[str], _: date | None) -> str | None:
-    return day_of(int(match[1]), int(match[2]), int(match[3]), None)
 
 
 def _read_slashes(match: re.Match[str], _: date | None) -> str | None:
@@ -107,20 +100,12 @@ def _read_past(match: re.Match[str], _: date | None) -> str | None:
     return clock(minutes // 60 % 24, minutes % 60, half=_half(match))
 
 
-def _read_military(match: re.Match[str], _: date | None) -> str | None:
-    return clock(int(match[1]), int(match[2]))
-
-
 def _read_daytime(match: re.Match[str], _: date | None) -> str | None:
     return _DAYTIMES[match.group().lower()]
 
 
-def _rules(*pairs: tuple[str, Reader]) -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    return tuple((re.compile(pattern, re.IGNORECASE), reader) for pattern, reader in pairs)
-
-
-_DATES = _rules(
-    (r"\b(20[0-9]{2})-([0-9]{1,2})-([0-9]{1,2})\b", _read_iso),
+_DATES = rules(
+    (r"\b(20[0-9]{2})-([0-9]{1,2})-([0-9]{1,2})\b", read_iso),
     (r"\b([0-9]{1,2})/([0-9]{1,2})/(20[0-9]{2})\b", _read_slashes),
     (rf"\b(?:the\s+)?{_DAY}\s+(?:of\s+)?{_MONTH}{_YEAR}\b", _read_day),
     (rf"\b{_MONTH}\s+(?:the\s+)?{_DAY}\b{_YEAR}", _read_day),
@@ -136,7 +121,7 @@ _DATES = _rules(
 _SHIFT = r"(?:(?P<shift>half|quarter)|(?P<count>[0-9]{1,2}|five|ten|twenty|twenty[ -]five) minutes)"
 _SHORT = r"(?P<shift>)(?P<count>five|ten|twenty|twenty[ -]five)"
 _NEXT = r"(?=\s*(?:[.,;?!](?![0-9])|$|\s(?:today|tomorrow|tonight|on|this|and|for|we|i|sharp|in the)\b))"
-_TIMES = _rules(
+_TIMES = rules(
     (rf"\b{_SHIFT}\s+(?P<side>past|to)\s+{_HOUR}\b(?:\s*{_HALF_DAY})?", _read_past),
     # `five to ten` is a range of numbers unless a time is asked for
     (rf"\b(?:at|by|around|until|before|after|since)\s+{_SHORT}\s+(?P<side>past|to)\s+{_HOUR}(?P<half>){_NEXT}", _read_past),
@@ -144,7 +129,7 @@ _TIMES = _rules(
     (r"\b(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-5][0-9])\b(?P<half>)", _read_clock),
     (rf"\b{_HOUR}(?:\s+{_MINUTES})?\s*{_HALF_DAY}", _read_clock),
     (rf"\b{_HOUR}\s+o'? ?clock\b(?P<minute>)(?:\s*{_HALF_DAY})?", _read_clock),
-    (r"\b([01][0-9]|2[0-3])([0-5][0-9])\s+hours\b", _read_military),
+    (r"\b([01][0-9]|2[0-3])([0-5][0-9])\s+hours\b", read_digits),
     (rf"\b(?:at|by|around|until|before|after|till|from|since)\s+{_HOUR}[ -]{_MINUTES}(?P<half>){_NEXT}", _read_clock),
     (rf"\b(?:at|by|until|before|after|till|from|since)\s+{_HOUR}(?P<minute>)(?P<half>){_NEXT}", _read_clock),
     (r"\b(?:noon|midday|midnight)\b", _read_daytime),
@@ -153,16 +138,12 @@ _LEADING = re.compile(r"(?:at|by|around|until|before|after|till|from|since)\s+",
 
 
 def english_dates(folded: str, recorded_on: date | None) -> list[Fact]:
-    """Dates and times; the first rule that reads a stretch of text has it."""
-    found: list[Fact] = []
-    taken = SpanSet()
-    for kind, rules in ((FactKind.DATE, _DATES), (FactKind.TIME, _TIMES)):
-        for pattern, reader in rules:
-            for match in pattern.finditer(folded):
-                lead = _LEADING.match(match.group())
-                is_full_stop = match.group().endswith(".") and match.group().count(".") == 1 and kind is FactKind.TIME
-                span = Span(match.start() + (lead.end() if lead else 0), match.end() - is_full_stop)
-                normal = reader(match, recorded_on)
-                if normal is not None and taken.add(span):
-                    found.append(Fact(kind, span, folded[span.start : span.end], normal=normal))
-    return found
+    """Dates and times, see `read_dates`."""
+    return read_dates(folded, recorded_on, _DATES, _TIMES, said=_said)
+
+
+def _said(kind: FactKind, match: re.Match[str]) -> Span:
+    """A match without `by` or `at` before it, and without the full stop behind a time that ends a sentence."""
+    lead = _LEADING.match(match.group())
+    is_full_stop = match.group().endswith(".") and match.group().count(".") == 1 and kind is FactKind.TIME
+    return Span(match.start() + (lead.end() if lead else 0), match.end() - is_full_stop)

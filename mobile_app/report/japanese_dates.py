@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import date
 
 from mobile_app.report.calendar_rules import clock, day_of, in_days, month_end, weekday_after
-from mobile_app.report.evidence import Fact, FactKind, Span
+from mobile_app.report.date_rules import read_dates, read_digits, read_iso, rules
+from mobile_app.report.evidence import Fact
 from mobile_app.report.japanese_numerals import kanji_value
-from mobile_app.report.span_set import SpanSet
 
 _N = "[0-9]{1,2}|[〇一二三四五六七八九十]{1,3}"
 _ERA = r"(?P<era>令和|平成)(?P<era_year>元|[0-9]{1,2}|[一二三四五六七八九十]{1,3})"
@@ -22,8 +21,6 @@ _RELATIVE |= {"昨日": -1, "昨夜": -1, "一昨日": -2, "おととい": -2}
 _PM = ("午後", "夜", "夕方", "夕", "昼")
 _AM = ("午前", "朝", "早朝", "深夜", "未明")
 
-Reader = Callable[[re.Match[str], date | None], str | None]
-
 
 def _number(text: str) -> int:
     return 1 if text == "元" else int(text) if text.isascii() else int(kanji_value(text))
@@ -32,10 +29,6 @@ def _number(text: str) -> int:
 def _read_day(match: re.Match[str], recorded_on: date | None) -> str | None:
     year = _ERAS[match["era"]] + _number(match["era_year"]) if match["era"] else _number(match["year"]) if match["year"] else None
     return day_of(year, _number(match["month"]), _number(match["day"]), recorded_on)
-
-
-def _read_iso(match: re.Match[str], _: date | None) -> str | None:
-    return day_of(int(match[1]), int(match[2]), int(match[3]), None)
 
 
 def _read_day_alone(match: re.Match[str], recorded_on: date | None) -> str | None:
@@ -77,20 +70,12 @@ def _read_clock(match: re.Match[str], _: date | None) -> str | None:
     return clock(_number(match["hour"]), minute, half="pm" if part in _PM else "am" if part in _AM else "")
 
 
-def _read_colon(match: re.Match[str], _: date | None) -> str | None:
-    return clock(int(match[1]), int(match[2]))
-
-
 def _read_noon(_: re.Match[str], __: date | None) -> str | None:
     return "12:00"
 
 
-def _rules(*pairs: tuple[str, Reader]) -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    return tuple((re.compile(pattern), reader) for pattern, reader in pairs)
-
-
-_DATES = _rules(
-    (r"(?<![0-9])(20[0-9]{2})[-/]([0-9]{1,2})[-/]([0-9]{1,2})(?![0-9])", _read_iso),
+_DATES = rules(
+    (r"(?<![0-9])(20[0-9]{2})[-/]([0-9]{1,2})[-/]([0-9]{1,2})(?![0-9])", read_iso),
     (rf"{_YEARS}(?<![0-9])(?P<month>{_N})月(?P<day>{_N})日(?!間)", _read_day),
     (rf"(?P<count>{_N})(?P<period>日|週間|[ヶか箇カヵ]月)(?:以内|後)", _read_within),
     (r"(?:(?P<week>来週|次週|翌週|今週|先週)の?|次の)?(?P<weekday>[月火水木金土日])曜(?:日)?", _read_weekday),
@@ -100,25 +85,16 @@ _DATES = _rules(
     (r"(?:来月|今月|年内|年末|年度末|来年)", lambda match, day: ""),
     (rf"(?<![0-9月])(?P<day>{_N})日(?=まで|に|の|、|。|付|午|朝)", _read_day_alone),
 )
-_TIMES = _rules(
+_TIMES = rules(
     (
         rf"(?P<half>午前|午後|早朝|朝|夕方|夕|夜|昼|深夜|未明)?の?(?<![0-9])(?P<hour>{_N})時(?!間)(?P<minute>半|(?:[0-9]{{1,2}}|[一二三四五六七八九十]{{1,3}})分)?",
         _read_clock,
     ),
-    (r"(?<![0-9:])([01]?[0-9]|2[0-3]):([0-5][0-9])(?![0-9:])", _read_colon),
+    (r"(?<![0-9:])([01]?[0-9]|2[0-3]):([0-5][0-9])(?![0-9:])", read_digits),
     (r"正午", _read_noon),
 )
 
 
 def japanese_dates(folded: str, recorded_on: date | None) -> list[Fact]:
-    """Dates and times; the first rule that reads a stretch of text has it. Rules come from the longest saying to the shortest."""
-    found: list[Fact] = []
-    taken = SpanSet()
-    for kind, rules in ((FactKind.DATE, _DATES), (FactKind.TIME, _TIMES)):
-        for pattern, reader in rules:
-            for match in pattern.finditer(folded):
-                span = Span(*match.span())
-                normal = reader(match, recorded_on)
-                if normal is not None and taken.add(span):
-                    found.append(Fact(kind, span, folded[span.start : span.end], normal=normal))
-    return found
+    """Dates and times, see `read_dates`."""
+    return read_dates(folded, recorded_on, _DATES, _TIMES)
